@@ -22,6 +22,9 @@ class GeneratedParams(Section):
     """Number of development pairs."""
     test: Positive
     """Number of test pairs."""
+    everyday_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training and development pairs whose sentences are of everyday life and business, with thousands of changed
+    words and phrases; the others are of a small grammar of scenes. If it is not 0, there is a further test set, everyday_test."""
     documents: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Number of training documents of running text (objective quickthoughts); a tenth as many more are the development set, and
     as many again the test set. 0: no running text."""

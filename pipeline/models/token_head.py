@@ -46,17 +46,35 @@ class TokenProjection(nn.Linear):
         """SHA-256 over its numbers: vectors of projections with equal digests can be compared."""
         return hashlib.sha256(b"".join(part.detach().cpu().numpy().tobytes() for part in (self.weight, self.bias))).hexdigest()
 
+    @torch.no_grad()
+    def after(self, first: TokenProjection) -> TokenProjection:
+        """One projection of hidden states that does what this one does with the vectors of `first`, but for their rounding."""
+        weight = self.weight.double()
+        first_weight, first_bias = (numbers.to(weight) for numbers in (first.weight, first.bias))
+        return TokenProjection._of(weight @ first_weight, weight @ first_bias + self.bias)
+
+    @torch.no_grad()
+    def before(self, last: TokenProjection) -> TokenProjection:
+        """The projection of this one's vectors with which `after` is `last`, as nearly as these vectors allow."""
+        weight = last.weight.double() @ torch.linalg.pinv(self.weight.double())
+        return TokenProjection._of(weight, last.bias - weight @ self.bias.double())
+
     @staticmethod
-    def principal(states: Tensor) -> TokenProjection:
-        """Onto the at most `DIM` directions in which these states, (T, H), vary most, equally scaled."""
+    def principal(states: Tensor, most: int = DIM) -> TokenProjection:
+        """Onto the at most `most` directions in which these states, (T, H), vary most, equally scaled."""
         spread, directions = torch.linalg.eigh(torch.cov(states.double().T))
         # A LayerNorm leaves a direction without variance, whose numbers would be rounding errors.
-        keep = min(DIM, int((spread > 1e-6 * spread[-1]).sum()))
+        keep = min(most, int((spread > 1e-6 * spread[-1]).sum()))
         weight = directions[:, -keep:].T / (_RANGE * spread[-keep:, None].sqrt())
-        projection = TokenProjection(states.shape[1], keep).requires_grad_(False)
-        projection.weight.copy_(weight)
-        projection.bias.copy_(-weight @ states.double().mean(0))
-        return projection.eval()
+        return TokenProjection._of(weight, -weight @ states.double().mean(0))
+
+    @staticmethod
+    def _of(weight: Tensor, bias: Tensor) -> TokenProjection:
+        # Only a module with given weights draws no random numbers.
+        with torch.device("meta"):
+            projection = TokenProjection(weight.shape[1], weight.shape[0])
+        projection.load_state_dict({"weight": weight.float(), "bias": bias.float()}, assign=True)
+        return projection.requires_grad_(False).eval()
 
 
 class TokenHead(nn.Module):

@@ -36,8 +36,10 @@ def made(*sentences: str, kind: str | None = None) -> dict[tuple[str, str], tupl
         ("negation", "The man is at home today.", "The man is not at home today.", EXCLUDED, ""),
         ("negation", "The man is not at home.", "The man is at home.", EXCLUDED, ""),
         ("negation", "There is a cat here.", "There is no cat here.", EXCLUDED, ""),
+        ("negation", "The box is open again.", "The box is not closed again.", ONE_WAY, ""),
         ("phrase", "A man is singing on the stage.", "A man is singing.", ONE_WAY, ""),
         ("phrase", "She wore a red hat.", "She wore a hat.", ONE_WAY, ""),
+        ("phrase", "She sold her car on Monday.", "She sold her car.", ONE_WAY, ""),
         ("phrase", "She wore a green apron.", "She wore an apron.", ONE_WAY, ""),
         ("quantifier", "All birds can fly.", "Some birds can fly.", ONE_WAY, ""),
         ("quantifier", "Some birds can fly.", "All birds can fly.", TURNED, ""),
@@ -122,6 +124,34 @@ def test_the_choice_is_seeded_balanced_and_without_repeats() -> None:
     assert max(counts.values()) <= 2 * min(counts.values()) + 1
     assert all(pair.premise in sentences and pair.premise != pair.hypothesis for pair in chosen)
     assert set(counts) <= set(KINDS) and isinstance(chosen[0], MinimalPair)
+
+
+def test_further_sentences_are_for_the_kinds_that_the_others_lack() -> None:
+    own = [f"She saw {number} dogs in the {place}." for number in ("two", "three", "four", "five") for place in ("park", "sea")]
+    further = ["A dog is chasing the boys.", "We saw six dogs there."]
+    found = minimal_pairs(own, 16, 1, further=further)
+    of_kind = Counter((pair.kind, pair.premise in own) for pair in found)
+    assert of_kind["role swap", False] == 3
+    assert of_kind["number", True] > 2 and not of_kind["number", False]
+
+
+def test_two_changes_have_the_labels_that_follow_from_both() -> None:
+    sentence = "A happy man is sitting on the couch."
+    like = ["A sad man is sitting on a sofa.", "A person is standing on the sofa."]
+    found: dict[str, tuple[str, str]] = {}
+    for seed in range(60):
+        pairs = minimal_pairs([sentence], 1000, seed, like=like, twice=True)
+        found |= {pair.hypothesis: (pair.label, pair.reverse_label) for pair in pairs if pair.premise == sentence}
+    once = {pair.hypothesis for pair in minimal_pairs([sentence], 1000, 1, like=like)}
+    expected = {
+        "A man is standing on the couch.": EXCLUDED,
+        "A sad man is sitting on the sofa.": EXCLUDED,
+        "A man is sitting on the sofa.": ONE_WAY,
+        "A man is sitting.": ONE_WAY,
+    }
+    assert not once & set(expected)
+    assert {hypothesis: found.get(hypothesis) for hypothesis in expected} == expected
+    assert sentence not in found
 
 
 def test_no_word_both_entails_and_excludes_another() -> None:

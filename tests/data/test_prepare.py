@@ -20,6 +20,7 @@ from pipeline.config.load import load_params
 from pipeline.data.cleaning import REASONS
 from pipeline.data.schema import REVERSED
 from pipeline.data.table_io import ROW_GROUP, ParquetFile
+from pipeline.families.pairs import prepare as pairs_prepare
 from pipeline.families.prepare import prepare
 from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN
@@ -236,7 +237,10 @@ def test_a_large_table_spans_row_groups(tmp_path: Path) -> None:
     assert (tmp_path / "t.parquet").read_bytes() == (tmp_path / "u.parquet").read_bytes()
 
 
-def test_minimal_pairs_of_training_sentences_without_those_held_out(root: Path, tmp_path: Path) -> None:
+def test_minimal_pairs_of_training_sentences_without_those_held_out(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs_prepare, "_EVERYDAY", 30)
     premises = [f"A man is walking in the {place}." for place in ("park", "garden", "office")]
     swapped = [text.replace("A man", "A woman") for text in premises]
     write(root / "a.parquet", [*((text, "A woman is here now.", "entailment") for text in premises)])
@@ -250,6 +254,8 @@ def test_minimal_pairs_of_training_sentences_without_those_held_out(root: Path, 
     excluded = {(p, h) for p, h, *labels in made if labels == ["contradiction", "contradiction", "co-hyponym"]}
     assert {(premises[1], swapped[1]), (premises[2], swapped[2])} <= excluded
     assert (premises[0], swapped[0]) not in {row[:2] for row in made}
+    # The kinds that these sentences do not have are of everyday sentences.
+    assert {row[4] for row in made if row[0] in premises} < {row[4] for row in made}
     # The same rows in another order give the same pairs.
     write(root / "a.parquet", [*((text, "A woman is here now.", "entailment") for text in reversed(premises))])
     prepare(data, tmp_path / "again")

@@ -167,3 +167,22 @@ def test_it_is_saved_with_the_model(tiny_backbone: Path, tmp_path: Path) -> None
     assert isinstance(again.relation_head, Relation)
     assert again.relation_head.projection.digest == encoder.relation_head.projection.digest  # type: ignore[union-attr]
     torch.testing.assert_close(again.relation(TEXTS, TEXTS[::-1]), encoder.relation(TEXTS, TEXTS[::-1]))
+
+
+def test_projections_one_after_another_are_one() -> None:
+    mixed, drawn_states = (torch.randn(n, 20, generator=torch.Generator().manual_seed(n)) for n in (20, 4000))
+    states = drawn_states @ mixed
+    first, last = TokenProjection.principal(states, 20), TokenProjection.principal(states, 7)
+    rest = first.before(last)
+    assert rest.weight.shape == (7, 20)
+    exact = states @ last.weight.T + last.bias
+    twice = (states @ first.weight.T + first.bias) @ rest.weight.T + rest.bias
+    torch.testing.assert_close(twice, exact, rtol=0, atol=1e-5)
+    both = rest.after(first)
+    torch.testing.assert_close(both.weight, last.weight, rtol=0, atol=1e-6)
+    torch.testing.assert_close(both.bias, last.bias, rtol=0, atol=1e-6)
+    assert (both(states) == last(states)).float().mean() > 0.999
+    # With fewer directions, it is the nearest on these.
+    narrow = TokenProjection.principal(states, 5).before(last).after(TokenProjection.principal(states, 5))
+    torch.testing.assert_close(narrow.weight[-5:], last.weight[-5:], rtol=0, atol=1e-6)
+    torch.testing.assert_close(narrow.weight[:2], torch.zeros(2, 20), rtol=0, atol=1e-6)

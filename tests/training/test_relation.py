@@ -55,12 +55,19 @@ def world(n: int, seed: int, *, two_way: bool = False, noise: float = 0.1) -> tu
 
 def predicted(head: TokenHead, sentences: Gaussian, left: np.ndarray, right: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
     with torch.inference_mode():
+        sentences = read_by(head, sentences)
         return head(sentences[torch.from_numpy(left).long()], sentences[torch.from_numpy(right).long()]).argmax(1).numpy()
+
+
+def read_by(head: TokenHead, sentences: Gaussian) -> Gaussian:
+    """The sentences of a world with the token vectors that the head reads."""
+    vectors = head.projection(torch.cat((sentences.mean, sentences.log_var), 1))
+    return Gaussian(sentences.mean, sentences.log_var, tokens=TokenVectors.of_packed(vectors, torch.ones(len(vectors)).long()))
 
 
 def test_a_head_learns_the_relations_and_which_way_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
     sentences, pairs = world(4000, 1)
-    head = fit_head(sentences, pairs, as_it_is(), 8, 1)
+    head = fit_head(sentences, pairs, as_it_is(), as_it_is(), 8, 1)
     losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(losses) == 8
     assert losses[-1] < losses[0] / 2
@@ -73,7 +80,7 @@ def test_a_head_learns_the_relations_and_which_way_they_hold(capsys: pytest.Capt
 
 def test_a_pair_that_holds_both_ways_is_not_an_example_of_reversed() -> None:
     sentences, pairs = world(2000, 1, two_way=True)
-    head = fit_head(sentences, pairs, as_it_is(), 5, 1)
+    head = fit_head(sentences, pairs, as_it_is(), as_it_is(), 5, 1)
     entailed = pairs.label == ENTAILMENT
     assert not (predicted(head, sentences, pairs.hypothesis[entailed], pairs.premise[entailed]) == REVERSED).any()
 
@@ -88,7 +95,7 @@ def test_a_neutral_pair_whose_reverse_is_known_to_hold_is_an_example_of_reversed
     label = np.concatenate([pairs.label[kept], np.full(len(back), NEUTRAL), np.full(len(back), ENTAILMENT)]).astype(np.int8)
     # The entailments are said to hold both ways, so that they give no example in reverse order themselves.
     reverse = np.concatenate([pairs.reverse_label[kept], np.full(2 * len(back), ENTAILMENT)]).astype(np.int8)
-    head = fit_head(sentences, PairSet("pairs", premise, hypothesis, label, reverse), as_it_is(), 30, 1)
+    head = fit_head(sentences, PairSet("pairs", premise, hypothesis, label, reverse), as_it_is(), as_it_is(), 30, 1)
     assert (predicted(head, sentences, pairs.hypothesis[back], pairs.premise[back]) == REVERSED).mean() > 0.9
 
 
@@ -112,11 +119,14 @@ def test_a_token_head_learns_from_one_word_what_gaussians_do_not_hold() -> None:
 
     sentences = Gaussian(nothing, nothing, tokens=TokenVectors.of_packed(projection(states), torch.full((2 * n,), length)))
     seen = PairSet("pairs", index[:2000], index[:2000] + n, label[:2000], pairs.reverse_label[:2000])
-    head = fit_head(sentences, seen, projection, 12, 1)
-    assert head.projection.digest == projection.digest
-    found = predicted(head, sentences, index[2000:], index[2000:] + n)
-    assert (found == label[2000:]).mean() > 0.9
+    head = fit_head(sentences, seen, projection, projection, 12, 1)
+    # It is learned with the head.
+    assert float((head.projection.weight - projection.weight).abs().max()) > 1e-3
     with torch.inference_mode():
+        vectors = TokenVectors.of_packed(head.projection(states), torch.full((2 * n,), length))
+        sentences = Gaussian(nothing, nothing, tokens=vectors)
+        found = head(sentences[torch.from_numpy(index[2000:]).long()], sentences[torch.from_numpy(index[2000:] + n).long()])
+        assert (found.argmax(1).numpy() == label[2000:]).mean() > 0.9
         relation = calibrate(head, sentences, pairs, "kl", PARAMS, seed=1, pairs_digest="d" * 64)
         likely = relation.score(sentences[torch.arange(n)], sentences[torch.arange(n, 2 * n)]).numpy()
     assert likely[label == ENTAILMENT].mean() > 0.7 > 0.2 > likely[label != ENTAILMENT].mean()
@@ -125,7 +135,7 @@ def test_a_token_head_learns_from_one_word_what_gaussians_do_not_hold() -> None:
 def test_the_seed_decides_the_weights_and_nothing_else_is_drawn() -> None:
     (sentences, pairs), projection = world(600, 1), as_it_is()
     before = torch.get_rng_state()
-    one, again, other = (fit_head(sentences, pairs, projection, 1, seed).state_dict() for seed in (1, 1, 2))
+    one, again, other = (fit_head(sentences, pairs, projection, projection, 1, seed).state_dict() for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not torch.equal(one["out.4.weight"], other["out.4.weight"])
@@ -136,7 +146,8 @@ def test_the_scale_is_the_one_that_other_libraries_find() -> None:
     # These are only known not to be entailed.
     pairs.label[np.flatnonzero(pairs.label != ENTAILMENT)[:100]] = NO_LABEL
     # A head that has seen too little is wrong about its certainty, so there is something to calibrate.
-    head = fit_head(*world(300, 1, noise=1.0), as_it_is(), epochs=20, seed=1)
+    head = fit_head(*world(300, 1, noise=1.0), as_it_is(), as_it_is(), epochs=20, seed=1)
+    sentences = read_by(head, sentences)
     found = calibrate(head, sentences, pairs, "kl", PARAMS, seed=1, pairs_digest="d" * 64).scale
     p, h = sentences[torch.arange(2000)], sentences[torch.arange(2000, 4000)]
     with torch.inference_mode():
@@ -162,6 +173,6 @@ def test_pairs_of_one_kind_are_refused(label: int) -> None:
     sentences, pairs = world(50, 1)
     one_kind = PairSet("pairs", pairs.premise, pairs.hypothesis, np.full(50, label, np.int8), pairs.reverse_label)
     with pytest.raises(UserError, match=r"training pairs.*all of one kind"):
-        fit_head(sentences, one_kind, as_it_is(), 1, 1)
+        fit_head(sentences, one_kind, as_it_is(), as_it_is(), 1, 1)
     with pytest.raises(UserError, match=r"development pairs.*all of one kind"):
         calibrate(TokenHead(as_it_is()).eval(), sentences, one_kind, "kl", PARAMS, seed=1, pairs_digest="d" * 64)

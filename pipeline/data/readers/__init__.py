@@ -5,15 +5,15 @@ Any fault of an input raises a `UserError` that names the file and, if known, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
-from pipeline.data.generated import generate
+from pipeline.data.generated import Row
 from pipeline.data.readers.columns import (
     SOURCE,
     Columns,
@@ -31,11 +31,11 @@ from pipeline.data.schema import BATCH_ROWS, LABELS, RAW_PAIRS, RawRows
 GENERATED = "generated"
 
 
-def generated_pairs(split: Literal["train", "dev", "test"], pairs: int, seed: int) -> RawRows:
-    """Pairs from the generated source."""
+def generated_pairs(*sources: Callable[[], Iterator[Row]]) -> RawRows:
+    """Pairs that functions write, one after another: a premise, a hypothesis, the label and that of the pair turned round."""
 
     def batches() -> Iterator[pa.RecordBatch]:
-        rows = generate(split, pairs, seed)
+        rows = chain.from_iterable(source() for source in sources)
         while chunk := list(islice(rows, BATCH_ROWS)):
             premise, hypothesis, *labels = zip(*chunk, strict=True)
             codes = ([LABELS.index(label) for label in column] for column in labels)

@@ -42,6 +42,8 @@ MOST_SENTENCES = 300_000
 _SHARE_OF_A_CHANGE = 0.02
 _WORDS = range(4, 26)
 Words = tuple[str, ...]
+Neighbours = frozenset[tuple[str, str]]
+"""Pairs of words that follow each other."""
 # The kinds whose changes come from a lexicon. Those of the others are always the same few.
 _LEXICAL = frozenset(("antonym", "co-hyponym", "hypernym", "synonym"))
 
@@ -59,9 +61,14 @@ _ACTS: dict[str, str] = EVERYDAY["word_classes"]["acts"]
 _NEEDS_PLACE = _CLASSES["needs_place"]
 """Words whose place belongs to them: without it the sentence is not one."""
 _DETERMINERS, _ADJECTIVES, _PLACE = _CLASSES["determiners"], _CLASSES["adjectives"], _CLASSES["places"]
-_PLURAL_PEOPLE, _WHO_ACTS, _CLAUSES = _CLASSES["plural_people"], _CLASSES["who_acts"], _CLASSES["clauses"]
+_PLURAL_PEOPLE, _CLAUSES = _CLASSES["plural_people"], _CLASSES["clauses"]
+_WHO_ACTS = _CLASSES["who_acts"].union(EVERYDAY["wider"]["person"], EVERYDAY["wider"]["animal"])
 _PLURAL_DETERMINERS = frozenset(("several", "many", *_NUMBERS[2:]))
 _BE = frozenset(("is", "are", "was", "were"))
+_TIME = re.compile(
+    "( (?:yesterday|today|last (?:week|month|year)|on [a-z]+day|in the (?:morning|afternoon|evening)|at (?:night|noon)"
+    "|in (?:summer|winter)|(?:before|after) (?:lunch|dinner)))$"
+)
 _UNITS = re.compile("(year|hour|minute|month|day|week|percent|second)")
 
 
@@ -76,34 +83,69 @@ class MinimalPair(NamedTuple):
 
 
 def minimal_pairs(
-    sentences: Sequence[str], most: int, seed: int, *, like: Iterable[str] = (), without: Container[Words] = ()
+    sentences: Sequence[str],
+    most: int,
+    seed: int,
+    *,
+    further: Sequence[str] = (),
+    like: Iterable[str] = (),
+    without: Container[Words] = (),
+    twice: bool = False,
 ) -> list[MinimalPair]:
     """At most `most` different minimal pairs, as many of each kind as there are and fit, in an order drawn with `seed`.
 
     Args:
         sentences: different sentences; their order counts.
+        further: sentences for the kinds of which the others give too few pairs.
         like: further sentences that say which words follow each other.
         without: changes of words that are not made (`words_changed`).
+        twice: whether a hypothesis that is entailed may be changed once more. The kind is that of the second change.
     """
     rng = random.Random(f"minimal pairs {seed}")
-    neighbours = _neighbours([*sentences, *like])
+    neighbours = neighbours_in([*sentences, *further, *like])
     by_kind: dict[Kind, list[MinimalPair]] = {kind: [] for kind in KINDS}
-    for text in sentences:
-        if (sentence := _Sentence.of(text)) is not None:
-            for pair in sentence.changed(text, neighbours, rng):
-                if pair.kind not in _LEXICAL or words_changed(*pair[1:3]) not in without:
-                    by_kind[pair.kind].append(pair)
+    for texts in (sentences, further):
+        pairs = [pair for text in texts for pair in changed(text, neighbours, rng, twice)]
+        rng.shuffle(pairs)
+        for pair in pairs:
+            if pair.kind not in _LEXICAL or words_changed(*pair[1:3]) not in without:
+                by_kind[pair.kind].append(pair)
     chosen: list[MinimalPair] = []
     # The rarest kind first, so that the others share what it leaves.
     for left, kind in zip(range(len(KINDS), 0, -1), sorted(KINDS, key=lambda kind: len(by_kind[kind])), strict=True):
-        chosen += _varied(by_kind[kind], (most - len(chosen)) // left, rng)
+        chosen += _varied(by_kind[kind], (most - len(chosen)) // left)
     rng.shuffle(chosen)
     return chosen
 
 
-def _varied(pairs: list[MinimalPair], most: int, rng: random.Random) -> list[MinimalPair]:
-    """At most so many of the pairs, and few of one change of words."""
-    rng.shuffle(pairs)
+def changed(text: str, neighbours: Neighbours, rng: random.Random, twice: bool = False) -> list[MinimalPair]:
+    """Every minimal pair of a sentence; none of a sentence that is not plain.
+
+    Args:
+        neighbours: of the sentences that say which words follow each other.
+        twice: as for `minimal_pairs`; four such pairs at most.
+    """
+    sentence = _Sentence.of(text)
+    pairs = [] if sentence is None else list(sentence.changed(text, neighbours, rng))
+    entailed = [pair for pair in pairs if pair.label == "entailment"]
+    if not twice or not entailed:
+        return pairs
+    first = rng.choice(entailed)
+    # What follows from what is entailed is entailed, and what it excludes is excluded. The other labels do not carry over.
+    further = [
+        pair
+        for pair in changed(first.hypothesis, neighbours, rng)
+        if pair.premise == first.hypothesis and pair.label != "neutral" and pair.hypothesis != first.premise
+    ]
+    for second in rng.sample(further, min(4, len(further))):
+        both_ways = first.reverse_label == second.reverse_label == "entailment"
+        back: Label = second.reverse_label if second.label == "contradiction" or both_ways else "neutral"
+        pairs.append(MinimalPair(second.kind, first.premise, second.hypothesis, second.label, back))
+    return pairs
+
+
+def _varied(pairs: list[MinimalPair], most: int) -> list[MinimalPair]:
+    """At most so many of the pairs, the first ones, and few of one change of words."""
     seen: Counter[Words] = Counter()
     chosen: dict[tuple[str, str], MinimalPair] = {}
     for pair in pairs:
@@ -123,7 +165,7 @@ def words_changed(premise: str, hypothesis: str) -> Words:
     return *sorted(old - new), "→", *sorted(new - old)
 
 
-def _neighbours(sentences: Iterable[str]) -> frozenset[tuple[str, str]]:
+def neighbours_in(sentences: Iterable[str]) -> Neighbours:
     """Pairs of words that follow each other; ("", w) for a sentence that begins with w."""
     found: set[tuple[str, str]] = set()
     for text in sentences:
@@ -163,7 +205,7 @@ class _Sentence:
         text = " ".join(words).replace(" ,", ",")
         return (text[:1].upper() + text[1:] if self.capital else text) + self.end
 
-    def changed(self, text: str, neighbours: frozenset[tuple[str, str]], rng: random.Random) -> Iterator[MinimalPair]:
+    def changed(self, text: str, neighbours: Neighbours, rng: random.Random) -> Iterator[MinimalPair]:
         """Every change of this sentence, which is `text`."""
         for position in range(len(self.words)):
             for change in changes().get(self.low[position], ()):
@@ -178,10 +220,12 @@ class _Sentence:
             for new_text, labels in find(self, rng):
                 yield MinimalPair(kind, text, new_text, *labels)
 
-    def _fits(self, at: int, change: Change, neighbours: frozenset[tuple[str, str]]) -> bool:
+    def _fits(self, at: int, change: Change, neighbours: Neighbours) -> bool:
         before, after = self.low[at - 1] if at else "", self.low[at + 1] if at + 1 < len(self.low) else ""
         new = change.new.split()
-        if set(new) & set(self.low) - {"a"} or (self.downward and change.labels != BOTH_WAYS):
+        # "Than" says nothing of what is before it.
+        downward = any(word in _DOWNWARD and (word != "than" or place < at) for place, word in enumerate(self.low))
+        if set(new) & set(self.low) - {"a"} or (downward and change.labels != BOTH_WAYS):
             return False
         if at and self.words[at][0].isupper():
             # A name.
@@ -270,12 +314,16 @@ def _negated(sentence: _Sentence, rng: random.Random) -> Found:
         return
     elif low[0] != "there":
         yield sentence.with_(at, at, "not"), EXCLUDED
+        for change in changes().get(low[at], ()):
+            # What is open is not closed, but what is not closed may be neither.
+            if change.kind == "antonym":
+                yield sentence.with_(at, at + 1, "not", change.new), ONE_WAY
     elif low[at] in ("a", "an", "some", "several") and low[at + 1 : at + 2] not in ([], ["number"], ["lot"], ["very"]):
         yield sentence.with_(at, at + 1, "no"), EXCLUDED
 
 
 def _shorter(sentence: _Sentence, rng: random.Random) -> Found:
-    """Without the place at the end, or without an adjective."""
+    """Without the place or the time at the end, or without an adjective."""
     low = sentence.low
     if sentence.downward:
         return
@@ -285,6 +333,11 @@ def _shorter(sentence: _Sentence, rng: random.Random) -> Found:
         verb = any(word.endswith("ing") and before in _BE for before, word in pairwise(low[:at]))
         plain = rest and rest[0] in _DETERMINERS and 2 <= len(rest) <= 5 and _AFTER_NOUN.isdisjoint(rest)
         if verb and plain and low[at - 1] not in _NEEDS_PLACE:
+            yield sentence.with_(at, len(low)), ONE_WAY
+    if time := _TIME.search(" ".join(low)):
+        at = len(low) - len(time[0].split())
+        # At least a subject, a verb and what follows it.
+        if at > 3 and low[at - 1] not in _NEEDS_PLACE:
             yield sentence.with_(at, len(low)), ONE_WAY
     for at in range(1, len(low) - 1):
         follows = low[at + 1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipeline.config.data_params import DataParams
 from pipeline.config.params import EvaluateParams
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
+from pipeline.data.generated.everyday import everyday_sentences
 from pipeline.data.schema import (
     BATCH_ROWS,
     CONTRADICTION,
@@ -53,6 +55,8 @@ __all__ = ["contents", "lines", "prepare", "profile", "warnings"]
 
 # Training rows between the first pass and the second.
 _TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
+# Sentences of our own, for the kinds of minimal pairs that a project's sentences give too few of.
+_EVERYDAY = 20_000
 
 
 def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Report:
@@ -274,7 +278,9 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
 def _write_minimal(data: DataParams, ledger: Ledger, folder: Path) -> Report:
     """Write minimal pairs of the training sentences; returns their number by kind, and that of those dropped as leaked."""
     sentences = ledger.sampled(folder / f"{TRAIN_PAIRS}.parquet", data.seed, MOST_SENTENCES)
-    table = to_table(minimal_pairs(sentences, data.minimal_pairs, data.seed))
+    # Few corpora have many sentences in which subject and object can change places.
+    everyday = list(islice(everyday_sentences("train", data.seed), _EVERYDAY))
+    table = to_table(minimal_pairs(sentences, data.minimal_pairs, data.seed, further=everyday, twice=True))
     leaked = ledger.leaked(table)
     table = table.filter(pa.array(~leaked))
     with ParquetFile(folder / f"{MINIMAL_PAIRS}.parquet", PAIRS) as file:

@@ -21,6 +21,7 @@ from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_
 from pipeline.data.token_sets import PairSet
 from pipeline.families.pairs.scoring import in_blocks
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.gaussian.tokens import SCALE
 from pipeline.models.relation_head import (
     RELATED,
     REVERSED,
@@ -64,7 +65,8 @@ def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
 def fit_head(
     sentences: Gaussian,
     pairs: PairSet,
-    projection: TokenProjection,
+    first: TokenProjection,
+    start: TokenProjection,
     epochs: int,
     seed: int,
     name: str = "relation head",
@@ -72,9 +74,10 @@ def fit_head(
     """A relation head for these sentences, from the `examples` of the pairs.
 
     Args:
-        sentences: (S, D) of the training store.
+        sentences: (S, D) of the training store, with token vectors.
         pairs: n labelled pairs of its sentences.
-        projection: made the token vectors of the sentences. The head keeps it.
+        first: made these vectors.
+        start: the projection that the head's own starts from; it is trained with the head, as far as the vectors allow.
         epochs: passes over all examples.
         seed: decides the first weights, the order and the dropout. The caller's random state does not change.
         name: for the line of each pass on the terminal.
@@ -93,25 +96,31 @@ def fit_head(
     weight = CLASS_WEIGHTS.to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        head = TokenHead(projection.requires_grad_(False)).to(device).train()
+        head = TokenHead(first.before(start).requires_grad_()).to(device).train()
         steps = epochs * math.ceil(len(target) / _BATCH)
-        optimizer = torch.optim.AdamW(
-            [weights for weights in head.parameters() if weights.requires_grad], lr=_RATE, weight_decay=_DECAY, fused=True
-        )
+        optimizer = torch.optim.AdamW(head.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+
+        def projected(rows: Tensor) -> tuple[Tensor, Tensor]:
+            assert sentences.tokens is not None
+            vectors, mask = sentences.tokens[rows].padded()
+            return head.projection(vectors) / SCALE, mask
+
         for epoch in range(epochs):
             order = torch.randperm(len(target)).numpy()
             total = 0.0
             for rows in _batches(sentences, left, right, order):
                 a, b, batch_targets = (torch.from_numpy(part[rows]).to(device) for part in (left, right, target))
-                loss = F.cross_entropy(head(sentences[a], sentences[b]), batch_targets, weight)
+                loss = F.cross_entropy(head.logits(*projected(a), *projected(b)), batch_targets, weight)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 schedule.step()
                 total += float(loss.detach()) * len(rows)
             log.info(f"{name}: pass {epoch + 1} of {epochs}, loss {total / len(order):.4f}")
-    return head.eval()
+    # Of hidden states.
+    head.projection = head.projection.after(first)
+    return head.requires_grad_(False).eval()
 
 
 def _batches(

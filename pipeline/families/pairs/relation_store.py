@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, RELATIONS, TRAIN_TOKENS
@@ -18,14 +19,14 @@ from pipeline.identity.digests import RELATION, code_digest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, content_digest, encoder_digest
 from pipeline.models.relation_head import ScoreKind, read_head
-from pipeline.models.token_head import TokenProjection, joint_projection
+from pipeline.models.token_head import DIM, TokenProjection, joint_projection
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.logs import log
 from pipeline.utils.safetensors_io import write_tensors
 
-# Sentences whose hidden states decide the projection of a model that was trained without a head.
-_SAMPLE = 2048
+# Sentences whose hidden states decide which directions of them are kept for a fit, and the most directions.
+_SAMPLE, _DIRECTIONS = 2048, 4 * DIM
 
 
 def relation_for(
@@ -80,9 +81,11 @@ def relation_for(
         log.info(f"relation head of {name}: encoding the sentences of {len(pairs):,} training pairs")
         # Twice as fast where the processor or GPU can. The development set is encoded as it will be scored.
         trial = read_json(model / "config.json").get("trial") or {}
-        projection = _projection(model, stores[0])
-        (train,) = encode(model, stores[:1], bf16=trial.get("train", {}).get("precision") == "bf16", project=projection)
-        head = fit_head(train, pairs, projection, params.epochs, seed, f"relation head of {name}")
+        states = _states(model, stores[0])
+        first = TokenProjection.principal(states, _DIRECTIONS)
+        (train,) = encode(model, stores[:1], bf16=trial.get("train", {}).get("precision") == "bf16", project=first)
+        start = joint_projection(model) or TokenProjection.principal(states)
+        head = fit_head(train, pairs, first, start, params.epochs, seed, f"relation head of {name}")
         bare.write(lambda folder: write_tensors(head.state_dict(), folder / RELATION_WEIGHTS))
     (dev,) = encode(model, stores[1:], project=head.projection)
     head = head.to(dev.mean.device)
@@ -90,13 +93,11 @@ def relation_for(
     return whole.folder
 
 
-def _projection(model: Path, store: Path) -> TokenProjection:
-    """The projection of a head that was trained with the encoder, or else one from the hidden states of a sample of sentences."""
-    if (joint := joint_projection(model)) is not None:
-        return joint
+def _states(model: Path, store: Path) -> Tensor:
+    """(T, H) hidden states of the tokens of a sample of sentences."""
     opened, encoder = open_store(store), GaussianEncoder.from_pretrained(model)
     rows = np.random.default_rng(0).permutation(len(opened))[:_SAMPLE]
     rows = rows[np.argsort(opened.lengths_of(rows), kind="stable")]
     tokens = encoder.encode_rows(opened, rows, project=lambda states: states).tokens
     assert tokens is not None
-    return TokenProjection.principal(tokens.table.float())
+    return tokens.table.float()

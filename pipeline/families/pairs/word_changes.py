@@ -51,7 +51,8 @@ def changes() -> dict[str, list[Change]]:
         for group in own[key]:
             for old, new in permutations(group, 2):
                 add("co-hyponym", old, new, EXCLUDED, noun=noun)
-    for pair in (*own["opposite"], *_WORDNET["opposite"]):
+    # Some opposites of WordNet do not exclude each other.
+    for pair in (*own["opposite"], *(pair for pair in _WORDNET["opposite"] if pair not in own["not_opposite"])):
         for old, new in permutations(pair):
             add("antonym", old, new, EXCLUDED)
     for pair in own["same"]:
