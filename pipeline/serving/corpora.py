@@ -87,7 +87,10 @@ class CorpusReader:
         # Nobody else reads it meanwhile.
         served.corpus_at, pause = math.inf, 0.0
         try:
-            served.corpus = await asyncio.get_running_loop().run_in_executor(self._readers, _corpus_of, served)
+            # Its turn may come only after another model has taken its place.
+            served.corpus = await asyncio.get_running_loop().run_in_executor(
+                self._readers, lambda: None if served.ended else served.find_corpus()
+            )
             served.no_corpus = f"it encoded none of the corpora ({', '.join(self.of_version(served.number))})"
         except Exception as error:
             # Also if there is too little memory: whatever happens, the model can answer all other requests.
@@ -106,8 +109,3 @@ class CorpusReader:
         for task in self._reading:
             task.cancel()
         self._readers.shutdown(wait=False, cancel_futures=True)
-
-
-def _corpus_of(served: Served) -> Searchable | None:
-    # Its turn may come only after another model has taken its place.
-    return None if served.ended else served.find_corpus()

@@ -41,9 +41,8 @@ def everyday_sentences(split: Split, seed: int) -> Iterator[str]:
 def two_events(rng: random.Random) -> tuple[str, str]:
     """Two sentences that say what one person did; they begin with different verbs."""
     who, when = _spelled("who", rng), rng.choice(("", f" {_spelled('when', rng)}"))
-    first, second = rng.sample(_RULES["did"], 2)
-    while first.split()[0] == second.split()[0]:
-        first, second = rng.sample(_RULES["did"], 2)
+    first = rng.choice(_RULES["did"])
+    second = rng.choice([other for other in _RULES["did"] if other.split()[0] != first.split()[0]])
     return _as_sentence(f"{who} {_filled(first, rng)}{when}."), _as_sentence(f"{who} {_filled(second, rng)}.")
 
 

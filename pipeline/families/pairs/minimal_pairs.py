@@ -19,9 +19,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from pipeline.data.schema import PAIRS
 from pipeline.families.pairs.word_changes import (
     BOTH_WAYS,
     EVERYDAY,
@@ -61,14 +58,10 @@ _ACTS: dict[str, str] = EVERYDAY["word_classes"]["acts"]
 _NEEDS_PLACE = _CLASSES["needs_place"]
 """Words whose place belongs to them: without it the sentence is not one."""
 _DETERMINERS, _ADJECTIVES, _PLACE = _CLASSES["determiners"], _CLASSES["adjectives"], _CLASSES["places"]
-_PLURAL_PEOPLE, _CLAUSES = _CLASSES["plural_people"], _CLASSES["clauses"]
+_PLURAL_PEOPLE, _CLAUSES, _TIMES = _CLASSES["plural_people"], _CLASSES["clauses"], _CLASSES["times"]
 _WHO_ACTS = _CLASSES["who_acts"].union(EVERYDAY["wider"]["person"], EVERYDAY["wider"]["animal"])
 _PLURAL_DETERMINERS = frozenset(("several", "many", *_NUMBERS[2:]))
 _BE = frozenset(("is", "are", "was", "were"))
-_TIME = re.compile(
-    "( (?:yesterday|today|last (?:week|month|year)|on [a-z]+day|in the (?:morning|afternoon|evening)|at (?:night|noon)"
-    "|in (?:summer|winter)|(?:before|after) (?:lunch|dinner)))$"
-)
 _UNITS = re.compile("(year|hour|minute|month|day|week|percent|second)")
 
 
@@ -334,8 +327,8 @@ def _shorter(sentence: _Sentence, rng: random.Random) -> Found:
         plain = rest and rest[0] in _DETERMINERS and 2 <= len(rest) <= 5 and _AFTER_NOUN.isdisjoint(rest)
         if verb and plain and low[at - 1] not in _NEEDS_PLACE:
             yield sentence.with_(at, len(low)), ONE_WAY
-    if time := _TIME.search(" ".join(low)):
-        at = len(low) - len(time[0].split())
+    if time := next((time for time in _TIMES if " ".join(low).endswith(f" {time}")), None):
+        at = len(low) - len(time.split())
         # At least a subject, a verb and what follows it.
         if at > 3 and low[at - 1] not in _NEEDS_PLACE:
             yield sentence.with_(at, len(low)), ONE_WAY
@@ -381,8 +374,3 @@ _FINDERS: dict[Kind, Callable[[_Sentence, random.Random], Found]] = {
     "phrase": _shorter,
     "role swap": _swapped,
 }
-
-
-def to_table(pairs: Iterable[MinimalPair]) -> pa.Table:
-    """The pairs as a table of `PAIRS`; the source is the kind."""
-    return pa.Table.from_pylist([{**pair._asdict(), "source": pair.kind} for pair in pairs], schema=PAIRS)

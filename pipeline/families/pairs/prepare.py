@@ -43,7 +43,7 @@ from pipeline.data.schema import (
 from pipeline.data.scratch import database
 from pipeline.data.split import part_of
 from pipeline.data.table_io import Column, ParquetFile, open_parquet
-from pipeline.families.pairs.minimal_pairs import MOST_SENTENCES, minimal_pairs, to_table
+from pipeline.families.pairs.minimal_pairs import MOST_SENTENCES, minimal_pairs
 from pipeline.families.pairs.params import FAMILY
 from pipeline.families.pairs.profile import profile
 from pipeline.families.pairs.sources import Sources, read_sources
@@ -280,7 +280,8 @@ def _write_minimal(data: DataParams, ledger: Ledger, folder: Path) -> Report:
     sentences = ledger.sampled(folder / f"{TRAIN_PAIRS}.parquet", data.seed, MOST_SENTENCES)
     # Few corpora have many sentences in which subject and object can change places.
     everyday = list(islice(everyday_sentences("train", data.seed), _EVERYDAY))
-    table = to_table(minimal_pairs(sentences, data.minimal_pairs, data.seed, further=everyday, twice=True))
+    pairs = minimal_pairs(sentences, data.minimal_pairs, data.seed, further=everyday, twice=True)
+    table = pa.Table.from_pylist([{**pair._asdict(), "source": pair.kind} for pair in pairs], schema=PAIRS)
     leaked = ledger.leaked(table)
     table = table.filter(pa.array(~leaked))
     with ParquetFile(folder / f"{MINIMAL_PAIRS}.parquet", PAIRS) as file:
