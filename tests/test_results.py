@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 FIGURES = sorted(path.stem for path in (ROOT / "docs/figures").glob("*.json"))
 assert FIGURES
-SETS = {"recommended": ("snli_test", "sick_test", "mnli_dev_matched"), "quick": ("generated_test",)}
+SETS = {"recommended": ("snli_test", "sick_test", "mnli_dev_matched"), "quick": ("generated_test", "everyday_test")}
 # Of SICK's entailment pairs it is known which hold one way only.
 WAY = {"sick_test": "one_way_"}
 NEUTRAL = 'of neutral pairs, "the premise entails"'
@@ -96,23 +96,27 @@ def recommended() -> Iterator[Table]:
 def quick() -> Iterator[Table]:
     name = recipe = "quick"
     direction = ["direction.{}", "direction.not_longer_{}", "direction.neutral_{}"]
-    lengths = [cell(values(name, recipe, "generated_test", key.format("length_only"))) for key in direction]
-    yield (
-        "generated test",
-        [
-            means(
-                name, "with the relation head", recipe, ["pr_auc", "directed_pr_auc", *(key.format("score") for key in direction)]
-            ),
-            means(
-                name,
-                "by similarity alone",
-                recipe,
-                ["similarity.pr_auc", "similarity.directed_pr_auc", *(key.format("sim") for key in direction)],
-            ),
-            row("length-only", ["", cell(values(name, recipe, "generated_test", "directed_pr_auc_length_only")), *lengths]),
-            row("hypothesis-only", [f"{figures(name)['hypothesis_only']['generated_test']['pr_auc']:.1f}", "", "", "", ""]),
-        ],
-    )
+    for set_name in SETS[name]:
+
+        def cells(keys: list[str], set_name: str = set_name) -> list[str]:
+            return [cell(values(name, recipe, set_name, key)) for key in keys]
+
+        kind = set_name.removesuffix("_test")
+        ours = ["pr_auc", "directed_pr_auc", *(key.format("score") for key in direction), "three_way"]
+        alone = ["similarity.pr_auc", "similarity.directed_pr_auc", *(key.format("sim") for key in direction)]
+        lengths = ["directed_pr_auc_length_only", *(key.format("length_only") for key in direction)]
+        only = f"{figures(name)['hypothesis_only'][set_name]['pr_auc']:.1f}"
+        yield (
+            f"{kind} test",
+            [
+                row("with the relation head", cells(ours)),
+                row("by similarity alone", [*cells(alone), ""]),
+                row("length-only", ["", *cells(lengths), ""]),
+                row("hypothesis-only", [only, *[""] * 5]),
+            ],
+        )
+        labels = ("entailment", "neutral", "contradiction")
+        yield f"{kind} test, called", [row(gold, cells([f"confusion.{gold}.{called}" for called in labels])) for gold in labels]
     yield "", list(probe_rows(name, ("quick by similarity alone", "quick")))
 
 

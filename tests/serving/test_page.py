@@ -115,6 +115,29 @@ def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server
         assert {url.split("/")[2] for url in opened.asked if not url.startswith("data:")} == {f"127.0.0.1:{server.port}"}
 
 
+def test_the_examples_show_what_the_model_says_of_each_right_or_wrong(
+    registry: Registry, server: Server, browser: Browser
+) -> None:
+    encoder = registry.encoder(1)
+    with Page(browser, server) as opened:
+        opened.until("!document.getElementById('examples').hidden", 60)
+        lines = opened.page.locator("#answered li").all_inner_texts()
+        pairs = [re.findall("“(.*?)”", line) for line in lines]
+        chances = encoder.relation([a for a, _ in pairs], [b for _, b in pairs]).numpy()
+        assert len(lines) >= 10
+        right = 0
+        for line, row in zip(lines, chances, strict=True):
+            said, true = re.search(r"(?:Right|Wrong): (.*?) \(.*?\)(?:; true is: (.*))?\.$", line).groups()  # type: ignore[union-attr]
+            name = RELATIONS[row.argmax()]
+            assert said == WORDS[name]
+            assert f"({100 * row.max():.1f} %)" in line
+            right += true is None
+            assert ("Wrong" in line) == (true is not None) and true != said
+        assert 0 < right < len(lines)
+        assert f"{right} of {len(lines)} are right" in opened.text("#examples-note")
+        assert opened.wrong == []
+
+
 def drawn(opened: Page) -> list[dict[str, float]]:
     ellipses: Any = opened.page.locator("ellipse").evaluate_all(
         "(all) => all.map((e) => Object.fromEntries(['cx', 'cy', 'rx', 'ry'].map((name) => [name, +e.getAttribute(name)])))"

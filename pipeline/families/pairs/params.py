@@ -78,8 +78,8 @@ class GaussianParams(ContrastiveParams[Literal["ent", "ent+con", "ent+rev", "ent
     relation_weight: Annotated[float, Field(ge=0)]
     """Weight of the cross-entropy of a relation head that is trained with the encoder, on the pairs of each triplet: with its
     entailment, both ways, its contradiction and its neutral hypothesis; train.micro_batch does not divide these. This head shapes
-    the encoder, and decides what is stored of a token; model.relation_head fits another one to the finished encoder. Paper,
-    released code: none (0)."""
+    the encoder; model.relation_head fits another one to the finished encoder, which starts from what this one stores of a token.
+    Paper, released code: none (0)."""
 
     @property
     def capabilities(self) -> tuple[str, ...]:

@@ -6,6 +6,27 @@ let token = "";
 // What /health said about the model that answers.
 let serving = null;
 
+const WORDS = {
+  entailment: "A entails B", reversed: "B entails A", neutral: "Neither entails the other", contradiction: "A and B contradict each other",
+};
+// One pair of each kind, and what is true of it. Nothing chose a model by them.
+const EXAMPLES = [
+  ["Wider word", "A violinist is tuning her instrument.", "A musician is tuning her instrument.", "entailment"],
+  ["Narrower word", "The bird built a nest in our chimney.", "The stork built a nest in our chimney.", "reversed"],
+  ["Opposite", "The tenant locked the back gate.", "The tenant unlocked the back gate.", "contradiction"],
+  ["Other thing", "The van in front of the bakery is blue.", "The van in front of the bakery is yellow.", "contradiction"],
+  ["Number", "Seven climbers reached the summit.", "Four climbers reached the summit.", "contradiction"],
+  ["Negation", "The museum is open on Mondays.", "The museum is not open on Mondays.", "contradiction"],
+  ["At least", "Seven climbers reached the summit.", "At least five climbers reached the summit.", "entailment"],
+  ["Left out", "A tall waiter is serving tea on the terrace.", "A waiter is serving tea.", "entailment"],
+  ["Roles", "The nurse is calling the pilot.", "The pilot is calling the nurse.", "neutral"],
+  ["Passive", "The nurse is calling the pilot.", "The pilot is being called by the nurse.", "entailment"],
+  ["Other event", "The pilot sold his house.", "The pilot broke his arm.", "neutral"],
+  ["World knowledge", "He was born in Rome.", "He was born in Italy.", "entailment"],
+];
+// The model whose answers the examples show.
+let shown = "";
+
 class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -56,6 +77,7 @@ async function refresh() {
     if (get("access").hidden) setTimeout(refresh, 2000);
     return;
   }
+  if (serving.model !== shown) showExamples();
   const searches = serving.search === "yes";
   get("search").hidden = !searches;
   get("no-search").hidden = searches;
@@ -84,6 +106,35 @@ function onSubmit(name, work) {
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
+const likeliest = (chances) => Object.keys(WORDS).reduce((x, y) => (chances[y] > chances[x] ? y : x));
+
+// Without a relation head, or if the server refuses, there are no examples.
+async function showExamples() {
+  get("examples").hidden = true;
+  shown = serving.model;
+  if (!serving.relation) return;
+  const [premises, hypotheses] = [1, 2].map((side) => EXAMPLES.map((example) => example[side]));
+  const answer = await ask("relation", { premises, hypotheses }).catch(() => null);
+  if (!answer) {
+    shown = "";
+    return;
+  }
+  let right = 0;
+  get("answered").replaceChildren(...EXAMPLES.map(([kind, a, b, truth], row) => {
+    const best = likeliest(answer.relation[row]);
+    right += best === truth;
+    const item = document.createElement("li");
+    const note = document.createElement("span");
+    note.className = best === truth ? "soft" : "error";
+    note.textContent = ` ${best === truth ? "Right" : "Wrong"}: ${WORDS[best]} (${percent(answer.relation[row][best])})`
+      + `${best === truth ? "" : `; true is: ${WORDS[truth]}`}.`;
+    item.append(`${kind}: “${a}” “${b}”`, note);
+    return item;
+  }));
+  get("examples-note").textContent = `One pair of each kind, and what this model says of A and B: ${right} of ${EXAMPLES.length} are right.`;
+  get("examples").hidden = false;
+}
+
 function bar(words, value, text) {
   const row = document.createElement("tr");
   const head = document.createElement("th");
@@ -111,13 +162,10 @@ async function compare() {
   const rows = [];
   if (relation) {
     const chances = relation.relation[0];
-    const words = {
-      entailment: "A entails B", reversed: "B entails A", neutral: "Neither entails the other", contradiction: "A and B contradict each other",
-    };
-    const best = Object.keys(words).reduce((x, y) => (chances[y] > chances[x] ? y : x));
-    get("verdict").textContent = `${words[best]} (${percent(chances[best])}).`;
+    const best = likeliest(chances);
+    get("verdict").textContent = `${WORDS[best]} (${percent(chances[best])}).`;
     get("bars-note").textContent = `Probabilities by the relation head; the other numbers are ${serving.similarity}.`;
-    for (const name in words) rows.push(bar(words[name], chances[name], percent(chances[name])));
+    for (const name in WORDS) rows.push(bar(WORDS[name], chances[name], percent(chances[name])));
   } else if (serving.directed) {
     const [first, second] = forward >= backward ? "AB" : "BA";
     get("verdict").textContent = `If one entails the other, then ${first} entails ${second}.`;
