@@ -23,7 +23,7 @@ class GeneratedParams(Section):
     test: Positive
     """Number of test pairs."""
     everyday_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the training and development pairs whose sentences are of everyday life and business, with thousands of changed
+    """Share of the training and development pairs whose sentences are of everyday life and business, with hundreds of changed
     words and phrases; the others are of a small grammar of scenes. If it is not 0, there is a further test set, everyday_test."""
     documents: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Number of training documents of running text (objective quickthoughts); a tenth as many more are the development set, and
@@ -215,7 +215,7 @@ class DataParams(Section):
     decides which pairs these are. Checkpoint, grid point, seed, threshold and recipe are chosen on the other pairs, which are the
     set `dev` everywhere. Paper and released code: one development set for everything, and no promotion."""
     minimal_pairs: Annotated[int, Field(ge=0, le=10**7)] = 0
-    """Number of pairs that stage prepare makes of training sentences by changing one word or phrase, so that the label follows
+    """Number of pairs that stage prepare makes of training sentences by changing one word or phrase, or two, so that the label follows
     from the change: antonyms, numbers, negation, wider words and others (docs/data.md). The relation head (model.relation_head)
     is fitted on them, too. 0: none."""
     generated: GeneratedParams
@@ -255,5 +255,5 @@ class DataParams(Section):
 
 def test_set_names(data: DataParams) -> tuple[str, ...]:
     """Names of the NLI test sets that stage prepare writes."""
-    tests = {"generated": ("generated_test",), "files": data.files.tests, "hub": data.hub.tests}
-    return tuple(tests[data.source])
+    generated = ("generated_test", "everyday_test") if data.generated.everyday_share else ("generated_test",)
+    return tuple({"generated": generated, "files": data.files.tests, "hub": data.hub.tests}[data.source])

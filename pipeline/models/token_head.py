@@ -48,7 +48,7 @@ class TokenProjection(nn.Linear):
 
     @torch.no_grad()
     def after(self, first: TokenProjection) -> TokenProjection:
-        """One projection of hidden states that does what this one does with the vectors of `first`, but for their rounding."""
+        """One projection of hidden states that does what this one does with the vectors of `first`, if these were exact."""
         weight = self.weight.double()
         first_weight, first_bias = (numbers.to(weight) for numbers in (first.weight, first.bias))
         return TokenProjection._of(weight @ first_weight, weight @ first_bias + self.bias)

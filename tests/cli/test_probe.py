@@ -66,7 +66,8 @@ def test_premises_of_the_test_sets_are_changed_as_no_training_pair_was(
             "premise": ["A woman is in the park.", "A boy is in the park."],
             "hypothesis": ["See, a dog is in the sea."] * 2,
         },
-        "train/minimal_pairs": {"premise": ["A man sings."], "hypothesis": ["A boy sings."]},
+        # One of these changes is within a pair with two.
+        "train/minimal_pairs": {"premise": ["A tall man sings now."], "hypothesis": ["A boy sings."]},
     }
     for name, columns in texts.items():
         (tmp_path / "data/prepared" / name).parent.mkdir(parents=True, exist_ok=True)

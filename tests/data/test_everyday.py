@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import pytest
 
-from pipeline.data.generated import everyday
+from pipeline.config.data_params import test_set_names as names_of_tests
+from pipeline.config.load import load_params
 from pipeline.data.generated.everyday import everyday_sentences
 from pipeline.data.generated.premises import Split, split_of
 from pipeline.families.pairs.everyday import everyday_pairs
+from pipeline.families.pairs.sources import read_sources
 from pipeline.families.pairs.word_changes import changes
-from tests.conftest import ROOT
+from tests.conftest import PLAIN, ROOT
 
 
 class Pair(NamedTuple):
@@ -79,10 +81,15 @@ def test_the_everyday_pairs_of_the_tests_are_not_generated() -> None:
     assert not held_out & set(islice(everyday_sentences("train", 1), 100_000))
 
 
-def test_a_split_that_has_no_more_sentences_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = {"sentence": ["the {person} is {state}."], "person": ["cook", "judge", "man"], "state": ["open", "closed", "old"]}
-    rules |= {"who": ["the {person}"], "did": ["sang", "left"], "when": ["today"]}
-    monkeypatch.setattr(everyday, "_RULES", rules)
-    assert len({text for split in ("train", "dev", "test") for text in everyday_sentences(split, 1)}) == 9
-    with pytest.raises(ValueError, match="no more everyday sentences"):
-        list(everyday_pairs("train", 500, 1))
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_the_test_sets_are_those_that_the_parameters_name(share: float) -> None:
+    data = load_params(PLAIN).data
+    generated = data.generated.model_copy(update={"train": 40, "dev": 20, "test": 30, "everyday_share": share})
+    data = data.model_copy(update={"generated": generated})
+    sources = read_sources(data)
+    assert tuple(sources.tests) == names_of_tests(data)
+    assert [sum(batch.num_rows for batch in rows) for rows in (*sources.train, sources.dev, *sources.tests.values())] == [
+        40,
+        20,
+        *[30] * len(sources.tests),
+    ]

@@ -20,27 +20,22 @@ _RULES: dict[str, list[str]] = json.loads((_LEXICON / "sentences.json").read_tex
 _WORDNET = json.loads((_LEXICON / "wordnet.json").read_text(encoding="utf-8"))["wider"]
 _RULES |= {f"any_{wide}": narrower for wide, narrower in _WORDNET.items()}
 _A = re.compile(r"\b([Aa])(?= [aeiou])(?! (?:uni|use|eur|one))")
-# The grammar has millions of sentences; more repeats than this in a row say that a split has no more.
-_MOST_REPEATS = 10_000
 
 
 def everyday_sentences(split: Split, seed: int) -> Iterator[str]:
-    """Different sentences of a split, until the grammar has hardly any more; a sentence is always in the same split."""
+    """Different sentences of a split, without end (the grammar has millions). A sentence is always in the same split."""
     rng = random.Random(zlib.crc32(f"everyday {split} {seed}".encode()))
     seen: set[str] = set()
-    repeats = 0
-    while repeats < _MOST_REPEATS:
-        text = _as_sentence(_spelled("sentence", rng))
-        repeats += 1
+    while True:
+        text = _as_sentence(_filled("{sentence}", rng))
         if text not in seen and split_of(text) == split:
             seen.add(text)
-            repeats = 0
             yield text
 
 
 def two_events(rng: random.Random) -> tuple[str, str]:
     """Two sentences that say what one person did; they begin with different verbs."""
-    who, when = _spelled("who", rng), rng.choice(("", f" {_spelled('when', rng)}"))
+    who, when = _filled("{who}", rng), rng.choice(("", _filled(" {when}", rng)))
     first = rng.choice(_RULES["did"])
     second = rng.choice([other for other in _RULES["did"] if other.split()[0] != first.split()[0]])
     return _as_sentence(f"{who} {_filled(first, rng)}{when}."), _as_sentence(f"{who} {_filled(second, rng)}.")
@@ -52,11 +47,6 @@ def _as_sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _spelled(rule: str, rng: random.Random) -> str:
-    """A random phrase of a rule."""
-    return _filled(rng.choice(_RULES[rule]), rng)
-
-
 def _filled(phrase: str, rng: random.Random) -> str:
     """A phrase with random phrases for the names of rules in it."""
-    return re.sub(r"\{(\w+)\}", lambda name: _spelled(name[1], rng), phrase)
+    return re.sub(r"\{(\w+)\}", lambda name: _filled(rng.choice(_RULES[name[1]]), rng), phrase)

@@ -23,22 +23,18 @@ def everyday_pairs(split: Split, count: int, seed: int) -> Iterator[Row]:
     """Exactly `count` rows, where one premise has at most one pair of each label; its rows are consecutive.
 
     A row is a premise, a hypothesis, the label of the pair and that of the pair turned round.
-
-    Raises:
-        ValueError: the split has too few sentences.
     """
     rng = random.Random(f"everyday pairs {split} {seed}")
     neighbours = neighbours_in(islice(everyday_sentences(split, seed), _SAMPLE))
     seen: set[str] = set()
     for text in everyday_sentences(split, seed):
-        by_label: dict[str, Row] = {}
-        premise = text
+        premise, by_label = text, dict[str, Row]()
         if rng.random() < _EVENTS:
             premise, other = two_events(rng)
             if not _related(premise, other):
                 by_label["neutral"] = (premise, other, *NEITHER)
         elif rng.random() < _CHANGED:
-            # The premise is a changed sentence, so that neither side of a pair has more of the words that come with a change.
+            # The premise is a changed sentence: the words that a change brings must be as common in premises as in hypotheses.
             entailed = rng.random() < 0.5
             of_text = [pair for pair in changed(text, neighbours, rng) if pair.premise == text]
             if some := [pair for pair in of_text if (pair.label == "entailment") == entailed]:
@@ -54,15 +50,13 @@ def everyday_pairs(split: Split, count: int, seed: int) -> Iterator[Row]:
         if "entailment" not in by_label and rng.random() < _LEFT_OUT:
             by_label.pop("contradiction", None)
         rows = list(by_label.values())[:count]
-        rng.shuffle(rows)
         yield from rows
         count -= len(rows)
         if not count:
             return
-    raise ValueError(f"the {split} split has no more everyday sentences: {count} pairs are missing")
 
 
 def _related(premise: str, other: str) -> bool:
-    """Whether a word of one event may stand for a word of the other, so that they may exclude or entail each other."""
+    """Whether a change may turn a word of one event into a word of the other: then they may exclude or entail each other."""
     one, two = (set(text.lower().rstrip(".").split()) for text in (premise, other))
     return any(change.new in two - one for word in one for change in changes().get(word, ()))

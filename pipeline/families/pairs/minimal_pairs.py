@@ -1,7 +1,7 @@
-"""Minimal pairs: a sentence and the same sentence with one word or phrase changed, so that the label follows from the change.
+"""Minimal pairs: a sentence and the same sentence with one word or phrase changed, or two, so that the label follows.
 
 In NLI data the hypothesis differs from the premise in many words, and a model can do well without the one that decides. Here it
-is the only one that can decide. The sentences are a project's own training sentences; the words come from
+is the only one that can decide. The sentences are a project's own training sentences, and everyday ones; the words come from
 `pipeline.data.lexicon`: everyday.json is written by hand, wordnet.json is derived from WordNet.
 
 A change is made only where it is certain: not under "no", "if", "every" and the like, where wider and narrower change places. A
@@ -66,7 +66,7 @@ _UNITS = re.compile("(year|hour|minute|month|day|week|percent|second)")
 
 
 class MinimalPair(NamedTuple):
-    """A premise, a hypothesis that differs from it in one place, and the labels of both directions."""
+    """A premise, a hypothesis that differs from it in one or two places, and the labels of both directions."""
 
     kind: Kind
     premise: str
@@ -120,6 +120,9 @@ def changed(text: str, neighbours: Neighbours, rng: random.Random, twice: bool =
     """
     sentence = _Sentence.of(text)
     pairs = [] if sentence is None else list(sentence.changed(text, neighbours, rng))
+    if sentence is not None and sentence.low[0] in ("some", "many", "several", "few"):
+        # What some do, others may not do.
+        pairs = [pair for pair in pairs if pair.label != "contradiction" or pair.kind == "quantifier"]
     entailed = [pair for pair in pairs if pair.label == "entailment"]
     if not twice or not entailed:
         return pairs
@@ -135,6 +138,13 @@ def changed(text: str, neighbours: Neighbours, rng: random.Random, twice: bool =
         back: Label = second.reverse_label if second.label == "contradiction" or both_ways else "neutral"
         pairs.append(MinimalPair(second.kind, first.premise, second.hypothesis, second.label, back))
     return pairs
+
+
+def exchanged(premise: str, hypothesis: str) -> set[Words]:
+    """The change of a few words as a whole, and each of the old words with each of the new ones; none of more words."""
+    whole = words_changed(premise, hypothesis)
+    old, new = whole[: whole.index("→")], whole[whole.index("→") + 1 :]
+    return {whole, *((one, "→", other) for one in old for other in new)} if len(whole) < 8 else set()
 
 
 def _varied(pairs: list[MinimalPair], most: int) -> list[MinimalPair]:
@@ -216,8 +226,9 @@ class _Sentence:
     def _fits(self, at: int, change: Change, neighbours: Neighbours) -> bool:
         before, after = self.low[at - 1] if at else "", self.low[at + 1] if at + 1 < len(self.low) else ""
         new = change.new.split()
-        # "Than" says nothing of what is before it.
-        downward = any(word in _DOWNWARD and (word != "than" or place < at) for place, word in enumerate(self.low))
+        # "Than" without "more" says nothing of what is before it.
+        than = "than" if "more" not in self.low and "than" in self.low[at:] else ""
+        downward = any(word in _DOWNWARD for word in self.low if word != than)
         if set(new) & set(self.low) - {"a"} or (downward and change.labels != BOTH_WAYS):
             return False
         if at and self.words[at][0].isupper():
@@ -308,8 +319,8 @@ def _negated(sentence: _Sentence, rng: random.Random) -> Found:
     elif low[0] != "there":
         yield sentence.with_(at, at, "not"), EXCLUDED
         for change in changes().get(low[at], ()):
-            # What is open is not closed, but what is not closed may be neither.
-            if change.kind == "antonym":
+            # What is open is not closed, but what is not closed may be neither. Before other words it may have another sense.
+            if change.kind == "antonym" and at == len(low) - 1:
                 yield sentence.with_(at, at + 1, "not", change.new), ONE_WAY
     elif low[at] in ("a", "an", "some", "several") and low[at + 1 : at + 2] not in ([], ["number"], ["lot"], ["very"]):
         yield sentence.with_(at, at + 1, "no"), EXCLUDED
@@ -330,7 +341,7 @@ def _shorter(sentence: _Sentence, rng: random.Random) -> Found:
     if time := next((time for time in _TIMES if " ".join(low).endswith(f" {time}")), None):
         at = len(low) - len(time.split())
         # At least a subject, a verb and what follows it.
-        if at > 3 and low[at - 1] not in _NEEDS_PLACE:
+        if at > 3 and low[at - 1] not in _NEEDS_PLACE and "always" not in low:
             yield sentence.with_(at, len(low)), ONE_WAY
     for at in range(1, len(low) - 1):
         follows = low[at + 1]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pipeline.config.paths import PREPARED
 from pipeline.data.schema import ENTAILMENT, LABELS, MINIMAL_PAIRS, TRAIN_PAIRS
 from pipeline.evaluation.metrics import average_precision
-from pipeline.families.pairs.minimal_pairs import KINDS, MinimalPair, minimal_pairs, words_changed
+from pipeline.families.pairs.minimal_pairs import KINDS, MinimalPair, Words, exchanged, minimal_pairs
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import likeliest_labels
 
@@ -22,14 +22,14 @@ COLUMNS = (*KINDS, "all", "average precision")
 def real_pairs(root: Path, of_a_kind: int, seed: int) -> list[MinimalPair]:
     """At most `of_a_kind` pairs of each kind; none if the project in `root` has no prepared test sets.
 
-    A change from a lexicon is left out if a minimal pair of the training set has it.
+    A change of words from a lexicon is left out if a training pair or minimal pair has it.
     """
     train, tests = root / PREPARED / "train", sorted((root / PREPARED / "tests").glob("*.parquet"))
     premises = _texts([file for file in tests if "premise" in pq.read_schema(file).names], "premise")
-    seen = train / f"{MINIMAL_PAIRS}.parquet"
-    rows = pq.read_table(seen).to_pylist() if seen.is_file() else []
-    without = {words_changed(row["premise"], row["hypothesis"]) for row in rows}
-    like = _texts([file for file in [train / f"{TRAIN_PAIRS}.parquet"] if file.is_file()], "premise", "hypothesis")
+    seen = [file for name in (MINIMAL_PAIRS, TRAIN_PAIRS) if (file := train / f"{name}.parquet").is_file()]
+    tables = [pq.read_table(file, columns=["premise", "hypothesis"]).to_pydict().values() for file in seen]
+    without = set[Words]().union(*(exchanged(*pair) for table in tables for pair in zip(*table, strict=True)))
+    like = _texts(seen, "premise", "hypothesis")
     return minimal_pairs(premises, of_a_kind * len(KINDS), seed, like=like, without=without)
 
 

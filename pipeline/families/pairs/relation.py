@@ -118,7 +118,7 @@ def fit_head(
                 schedule.step()
                 total += float(loss.detach()) * len(rows)
             log.info(f"{name}: pass {epoch + 1} of {epochs}, loss {total / len(order):.4f}")
-    # Of hidden states.
+    # From here on it reads hidden states.
     head.projection = head.projection.after(first)
     return head.requires_grad_(False).eval()
 

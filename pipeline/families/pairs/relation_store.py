@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, RELATIONS, TRAIN_TOKENS
@@ -81,10 +80,8 @@ def relation_for(
         log.info(f"relation head of {name}: encoding the sentences of {len(pairs):,} training pairs")
         # Twice as fast where the processor or GPU can. The development set is encoded as it will be scored.
         trial = read_json(model / "config.json").get("trial") or {}
-        states = _states(model, stores[0])
-        first = TokenProjection.principal(states, _DIRECTIONS)
+        first, start = _projections(model, stores[0])
         (train,) = encode(model, stores[:1], bf16=trial.get("train", {}).get("precision") == "bf16", project=first)
-        start = joint_projection(model) or TokenProjection.principal(states)
         head = fit_head(train, pairs, first, start, params.epochs, seed, f"relation head of {name}")
         bare.write(lambda folder: write_tensors(head.state_dict(), folder / RELATION_WEIGHTS))
     (dev,) = encode(model, stores[1:], project=head.projection)
@@ -93,11 +90,12 @@ def relation_for(
     return whole.folder
 
 
-def _states(model: Path, store: Path) -> Tensor:
-    """(T, H) hidden states of the tokens of a sample of sentences."""
+def _projections(model: Path, store: Path) -> tuple[TokenProjection, TokenProjection]:
+    """What keeps the hidden states for a fit, from those of a sample of sentences, and where the head's own projection starts."""
     opened, encoder = open_store(store), GaussianEncoder.from_pretrained(model)
     rows = np.random.default_rng(0).permutation(len(opened))[:_SAMPLE]
     rows = rows[np.argsort(opened.lengths_of(rows), kind="stable")]
     tokens = encoder.encode_rows(opened, rows, project=lambda states: states).tokens
     assert tokens is not None
-    return tokens.table.float()
+    states = tokens.table.float()
+    return TokenProjection.principal(states, _DIRECTIONS), joint_projection(model) or TokenProjection.principal(states)

@@ -53,4 +53,8 @@ def read_sources(data: DataParams) -> Sources:
 def _generated(split: Split, pairs: int, everyday_share: float, seed: int) -> RawRows:
     """Generated pairs, of which this share is of everyday sentences."""
     everyday = round(pairs * everyday_share)
-    return generated_pairs(partial(generate, split, pairs - everyday, seed), partial(everyday_pairs, split, everyday, seed))
+    parts = [
+        partial(generate, split, pairs - everyday, seed),
+        *([partial(everyday_pairs, split, everyday, seed)] if everyday else []),
+    ]
+    return generated_pairs(*parts)
