@@ -88,6 +88,7 @@ def test_the_test_sets_are_those_that_the_parameters_name(share: float) -> None:
     data = data.model_copy(update={"generated": generated})
     sources = read_sources(data)
     assert tuple(sources.tests) == names_of_tests(data)
+    assert sources.dev is not None
     assert [sum(batch.num_rows for batch in rows) for rows in (*sources.train, sources.dev, *sources.tests.values())] == [
         40,
         20,
