@@ -216,8 +216,8 @@ class DataParams(Section):
     set `dev` everywhere. Paper and released code: one development set for everything, and no promotion."""
     minimal_pairs: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Number of pairs that stage prepare makes of training sentences by changing one word or phrase, or two, so that the label
-    follows from the change: antonyms, numbers, negation, wider words and others (docs/data.md). The relation head (model.relation_head)
-    is fitted on them, too. 0: none."""
+    follows from the change: antonyms, numbers, negation, wider words and others (docs/data.md). The relation head
+    (model.relation_head) is fitted on them, too. 0: none."""
     generated: GeneratedParams
     files: FilesParams
     hub: HubParams = HubParams()
