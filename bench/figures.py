@@ -1,6 +1,7 @@
 """`python -m bench.figures PROJECT --name NAME --out FILE`: the figures of a finished run, as docs/figures has them.
 
-The scores of each seed of the main recipe and of the variants, how long they were trained, their shares of the probe, the
+The scores of each seed of the main recipe and of the variants, how long they were trained, their shares of the probe and of
+changed words in premises of the test sets, the everyday pairs of the tests, the average precision by the first dimensions, the
 hypothesis-only baseline, and commit and versions. tests/test_results.py computes the tables of docs/results.md from such a file.
 """
 
@@ -9,21 +10,37 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from pipeline.cli.probe import shares
 from pipeline.config.load import load_execution, load_params
-from pipeline.config.paths import EVALUATE, EXPERIMENTS, MODELS, PROFILE, TRAIN, home
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, MODELS, PROFILE, TEST_TOKENS, TRAIN, home
 from pipeline.data.generated.probe import Item, probe
+from pipeline.data.schema import DEV, ENTAILMENT, LABELS
+from pipeline.data.token_sets import PairSet, read_pairs, set_names
+from pipeline.evaluation.encoding import encode_here
+from pipeline.evaluation.metrics import average_precision
+from pipeline.families.pairs.real_probe import real_pairs
+from pipeline.families.pairs.real_probe import shares as real_shares
+from pipeline.families.pairs.scoring import in_blocks
+from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import likeliest_labels
 from pipeline.trials.recipe_run import MAIN
 from pipeline.trials.trial import BEST
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError, run_stage
 
 _ITEMS, _SEED = 200, 1
+# Pairs of each kind of changed words, and dimensions.
+_CHANGED, _DIMS = 60, (128, 64)
+_EVERYDAY = Path(__file__).parents[1] / "tests/everyday.tsv"
 
 
 def main() -> None:
@@ -48,7 +65,8 @@ def main() -> None:
         "training_seconds": training_seconds(project, options.name),
         "per_seed": scores(project, options.name),
         "hypothesis_only": _read(project / PROFILE)["hypothesis_only"],
-        "probe": probed(models_of(project, options.name)),
+        "probe": probed(models := models_of(project, options.name)),
+        **asked(project, models, _read(project / EVALUATE / "per_seed.json")[MAIN]),
     }
     if options.alternatives is not None:
         measured = _read(options.alternatives)
@@ -115,6 +133,59 @@ def probed(models: dict[str, dict[str, Path]]) -> dict[str, dict[str, dict[str, 
             if encoder.relation_head is not None:
                 encoder.relation_head = None
                 out.setdefault(f"{recipe} by similarity alone", {})[seed] = _rounded(shares(encoder, items))
+    return out
+
+
+def asked(project: Path, models: dict[str, dict[str, Path]], numbers: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Recipe → "seed N" → figures of changed words in real premises; of the main recipe also the everyday pairs, and the average
+    precision by the first dimensions."""
+    pairs = real_pairs(project, _CHANGED, _SEED)
+    real: dict[str, Any] = {"pairs": Counter(pair.kind for pair in pairs)}
+    out: dict[str, Any] = {"real_probe": real, "everyday": {}, "dims": {}}
+    for recipe, seeds in models.items():
+        for seed, folder in seeds.items():
+            encoder = GaussianEncoder.from_pretrained(folder)
+            real.setdefault(recipe, {})[seed] = _rounded(real_shares(encoder, pairs))
+            if encoder.relation_head is not None:
+                threshold = numbers[seed.replace(" ", "-")][DEV]["threshold"]
+                out["everyday"][seed] = everyday(encoder, threshold)
+                out["dims"][seed] = by_dims(encoder, folder, project)
+    return out
+
+
+def everyday(encoder: GaussianEncoder, threshold: float) -> dict[str, int]:
+    """How many of tests/everyday.tsv, twenty of each label, the model is right on."""
+    rows = [line.split("\t") for line in _EVERYDAY.read_text(encoding="utf-8").splitlines()]
+    gold, premises, hypotheses = (list(column) for column in zip(*rows, strict=True))
+    yes = encoder.entails(premises, hypotheses, threshold=threshold).tolist()
+    direction = (encoder.direction(premises, hypotheses) > 0).tolist()
+    likeliest = likeliest_labels(encoder.relation(premises, hypotheses).numpy()).tolist()
+    return {
+        "right": sum(said == (label == "E") for said, label in zip(yes, gold, strict=True)),
+        "contradictions called entailment": sum(said and label == "C" for said, label in zip(yes, gold, strict=True)),
+        "directions right": sum(said and label == "E" for said, label in zip(direction, gold, strict=True)),
+        "three-way right": sum(LABELS[said][0].upper() == label for said, label in zip(likeliest, gold, strict=True)),
+    }
+
+
+def by_dims(encoder: GaussianEncoder, folder: Path, project: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """Number of dimensions → test set → average precision by the similarity and by the score, of the first dimensions."""
+    relation, kind, store = encoder.relation_head, encoder.score_kind, project / TEST_TOKENS
+    assert relation is not None and kind != "cosine"
+    (sentences,) = encode_here(folder, [store], project=relation.projection)
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    for dims in (encoder.dim, *(dims for dims in _DIMS if dims < encoder.dim)):
+        cut = Gaussian(sentences.mean[:, :dims], sentences.log_var[:, :dims], tokens=sentences.tokens)
+        of_dims = out[str(dims)] = {}
+        for name in set_names(store, PairSet):
+            pairs = read_pairs(store, name)
+            blocks = list(in_blocks(cut, pairs.premise, pairs.hypothesis))
+            scores = {
+                "similarity": torch.cat([similarity(h, p, kind) for p, h in blocks]),
+                "score": torch.cat([relation.score(p, h) for p, h in blocks]),
+            }
+            gold = np.asarray(pairs.label) == ENTAILMENT
+            of_dims[name] = _rounded({by: 100 * average_precision(gold, values.numpy()) for by, values in scores.items()})
     return out
 
 

@@ -299,7 +299,7 @@ class Searchable:
         elif by == "similarity":
             rows, scores = (found := self.index.search(queries, way, k)).rows, found.sims
         elif self.relation is None:
-            raise UserError("this model has no relation head; rank by similarity, or fit one with `gausscse relation`")
+            raise UserError("this model has no relation head; rank by similarity, or train one with model.relation_head: tokens")
         else:
             rows, scores = self.index.ranked(queries, way, self.relation, k)
         results: list[list[dict[str, Any]]] = []

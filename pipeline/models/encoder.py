@@ -122,6 +122,26 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         """What `read_modules` read."""
         return None
 
+    def cut(self, dims: int) -> None:
+        """Keep the first `dims` dimensions of the Gaussians, which are a model of their own: KL is a sum over the dimensions.
+
+        The relation head stays; its scale was found with all dimensions. So was the threshold, which stays only with a head that
+        looks at a mean over the dimensions.
+
+        Raises:
+            UserError: the model has fewer dimensions, or parts that need them all.
+        """
+        if not 1 <= dims <= self.dim:
+            raise UserError(f"{dims} dimensions: the model has {self.dim}; keep 1 to {self.dim} of them")
+        if len(self.towers) > 1 or self.trained_modules is not None:
+            raise UserError("this model needs all its dimensions: its two encoders or its operations divide them")
+        for head in (self.mean_head, self.variance_head):
+            head.weight, head.bias = (nn.Parameter(part[:dims].detach().clone()) for part in (head.weight, head.bias))
+            head.out_features = dims
+        self.dim, self.params = dims, self.params.model_copy(update={"dim": dims, "mean_start": "random"})
+        if self.relation_head is None or self.score_kind == "kl":
+            self.calibration = None
+
     operations: ClassVar[Mapping[str, int]] = MappingProxyType({})
     """What `operate` can do: the name of an operation → the number of its inputs."""
 

@@ -19,6 +19,9 @@ OBJECTIVE_WEIGHTS = "objective.safetensors"
 CARD = "README.md"
 CANARIES = "canaries.json"
 """Pairs with the model's own scores of them (`pipeline.models.canaries`)."""
+EXAMPLES = Path(__file__).with_name("examples.json")
+"""One pair of each kind, and its relation: kind, premise, hypothesis, a name of `RELATIONS`. No model was chosen by them. A model
+card and the page at / show what a model says of each."""
 _NOT_THE_MODEL = (THRESHOLDS, CARD, CANARIES)
 # Parameters of an encoder that decide how its training starts, and nothing afterwards.
 _ONLY_BEFORE = ("backbone", "revision", "mean_start")

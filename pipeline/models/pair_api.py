@@ -140,9 +140,7 @@ class SentencePairs(ABC):
             UserError: the model has no relation head; and the errors of `similarity`.
         """
         if self.relation_head is None:
-            raise UserError(
-                "this model has no relation head: fit one with `gausscse relation`, or set model.relation_head: tokens"
-            )
+            raise UserError("this model has no relation head; train one with model.relation_head: tokens")
         probabilities = self.relation_head.probabilities(*self._both(premise, hypothesis))
         if isinstance(premise, str) and isinstance(hypothesis, str):
             return dict(zip(RELATIONS, probabilities[0].tolist(), strict=True))

@@ -16,16 +16,17 @@ import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.data.schema import RELATIONS
 from pipeline.data.token_store import open_store
 from pipeline.families.family import all_metrics, families
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import CANARIES, CARD
+from pipeline.models.model_dir import CANARIES, CARD, EXAMPLES
 from pipeline.models.relation_head import FORMULAS, RelationScale
 from pipeline.models.threshold import Calibration, write_calibration
 from pipeline.tracking.datasets import DataSet
 from pipeline.trials.trial import Trial
-from pipeline.utils.atomic_io import check_sums, write_sums
+from pipeline.utils.atomic_io import check_sums, read_json, write_sums
 
 # Pairs; scoring them takes a fraction of a second.
 _CANARIES = 32
@@ -53,8 +54,12 @@ class About:
     """The scale of its relation head, if it has one."""
 
 
-def card(about: About, calibration: Calibration | None) -> str:
-    """The text of the card, including the metadata that model hubs read (model-index)."""
+def card(about: About, calibration: Calibration | None, examples: Sequence[Sequence[str]] = ()) -> str:
+    """The text of the card, including the metadata that model hubs read (model-index).
+
+    Args:
+        examples: what the model says of pairs (`answers`).
+    """
     objective = about.trial.objective
     templates = Environment(
         loader=_TEMPLATES, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -69,6 +74,7 @@ def card(about: About, calibration: Calibration | None) -> str:
         versions=", ".join(f"{package} {version}" for package, version in about.versions.items()),
         metadata=_metadata(about).to_yaml(),
         results=_results(about),
+        examples=examples,
     )
 
 
@@ -128,22 +134,36 @@ def published(encoder: Path, about: About, calibration: Calibration | None, toke
     with TemporaryDirectory(prefix="gausscse-") as temporary:
         # Not their modes: files of DVC's cache are read-only.
         folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder", copy_function=shutil.copyfile))
-        add_canaries(folder, tokens)
+        encoder = GaussianEncoder.from_pretrained(folder)
+        _add_canaries(folder, encoder, tokens)
         if calibration is not None:
             write_calibration(calibration, folder)
-        (folder / CARD).write_text(card(about, calibration), encoding="utf-8")
+        (folder / CARD).write_text(card(about, calibration, answers(encoder)), encoding="utf-8")
         write_sums(folder)
         yield folder
 
 
-def add_canaries(folder: Path, tokens: Path) -> None:
+def answers(encoder: GaussianEncoder) -> list[list[str]]:
+    """Kind, premise, hypothesis, the relation that a model gives them and, where that is wrong, the true one, of each example.
+
+    Empty without a relation head.
+    """
+    if encoder.relation_head is None:
+        return []
+    kinds, premises, hypotheses, truths = zip(*read_json(EXAMPLES), strict=True)
+    # A backbone that cuts them says nothing of it here.
+    sides = (encoder.encode_counted(texts)[0] for texts in (premises, hypotheses))
+    said = [RELATIONS[best] for best in encoder.relation(*sides).argmax(1).tolist()]
+    return [[*row, "" if row[-1] == true else true] for *row, true in zip(kinds, premises, hypotheses, said, truths, strict=True)]
+
+
+def _add_canaries(folder: Path, encoder: GaussianEncoder, tokens: Path) -> None:
     """Add canaries.json to a model's folder: sentences spread over a token store, and the model's scores of neighbours.
 
     A store with fewer than two sentences of known characters adds none.
     """
-    store, encoder = open_store(tokens), GaussianEncoder.from_pretrained(folder)
+    store = open_store(tokens)
     rows = np.unique(np.linspace(0, len(store) - 1, _CANARIES + 1).astype(int))
     canaries = record(encoder, encoder.text_of([store[row].tolist() for row in rows]))
     if canaries is not None:
         (folder / CANARIES).write_text(to_text(canaries), encoding="utf-8")
-        write_sums(folder)

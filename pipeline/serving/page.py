@@ -7,10 +7,13 @@ from pathlib import Path
 from fastapi import FastAPI, Response
 from starlette.routing import Route
 
+from pipeline.models.model_dir import EXAMPLES
+
 _FILES = {
     "/": ("index.html", "text/html"),
     "/page/style.css": ("style.css", "text/css"),
     "/page/script.js": ("script.js", "text/javascript"),
+    "/page/examples.json": (EXAMPLES, "application/json"),
 }
 PATHS = frozenset(_FILES)
 _HEADERS = {

@@ -11,13 +11,17 @@ from conftest import PLAIN
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, RobertaConfig, RobertaModel
 
+from pipeline.cli.export import main
 from pipeline.config.load import load_params
 from pipeline.data.token_store import TokenStore
-from pipeline.gaussian.distribution import Gaussian
+from pipeline.gaussian.distribution import Gaussian, SimilarityKind
 from pipeline.inference.export import export
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import dimensions
+from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
+from tests.relations import drawn_relation
 from tests.trial_of import tiny_encoder
 
 SENTENCES = ["a dog runs", "the old man is reading a long book in the garden", "a dog", ".", "two children play outside today"]
@@ -128,6 +132,43 @@ def test_the_mean_may_start_as_the_pooled_hidden_state(tiny_backbone: Path) -> N
     assert torch.equal(random.variance_head.weight, encoder.variance_head.weight)
     with pytest.raises(UserError, match=r"model\.dim 33 is not a multiple of 32; use one, or null"):
         tiny_encoder(tiny_backbone, mean_start="identity", dim=33)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+def test_the_first_dimensions_are_a_model_of_their_own(tiny_backbone: Path, tmp_path: Path, kind: SimilarityKind) -> None:
+    whole = tiny_encoder(tiny_backbone)
+    whole.score_kind, whole.relation_head = kind, drawn_relation(kind=kind)
+    whole.calibration = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
+    whole.save_pretrained(tmp_path / "whole", similarity=kind)
+    assert main([str(tmp_path / "whole"), str(tmp_path / "cut"), "--format", "gausscse", "--dims", "12"]) is None
+    cut, expected = GaussianEncoder.from_pretrained(tmp_path / "cut"), whole.encode(SENTENCES)
+    found = cut.encode(SENTENCES)
+    assert (cut.dim, dimensions(tmp_path / "cut"), cut.score_kind) == (12, 12, kind)
+    torch.testing.assert_close(found.mean, expected.mean[:, :12])
+    torch.testing.assert_close(found.log_var, expected.log_var[:, :12])
+    # The same token vectors, and the similarity of twelve dimensions.
+    assert expected.tokens is not None and found.tokens is not None
+    assert torch.equal(found.tokens.table, expected.tokens.table)
+    shorter = Gaussian(expected.mean[:, :12], expected.log_var[:, :12], tokens=expected.tokens)
+    torch.testing.assert_close(cut.relation(SENTENCES[:2], SENTENCES[2:4]), whole.relation(shorter[:2], shorter[2:4]))
+    # A sum over fewer dimensions is smaller, so the threshold no longer fits; a mean stays.
+    assert cut.calibration == (None if kind == "kl" else whole.calibration)
+    with pytest.raises(UserError, match="already exists"):
+        main([str(tmp_path / "whole"), str(tmp_path / "cut"), "--format", "gausscse", "--dims", "12"])
+
+
+def test_only_dimensions_that_a_model_has_are_kept(tiny_backbone: Path) -> None:
+    encoder, without_head = tiny_encoder(tiny_backbone), tiny_encoder(tiny_backbone)
+    for dims in (0, encoder.dim + 1):
+        with pytest.raises(UserError, match=f"{dims} dimensions: the model has {encoder.dim}; keep 1 to {encoder.dim}"):
+            encoder.cut(dims)
+    without_head.score_kind = "kl-dimwise"
+    without_head.calibration = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
+    without_head.cut(12)
+    assert without_head.calibration is None
+    two = GaussianEncoder.from_backbone(encoder.params.model_copy(update={"towers": "encoders"}), seed=1)
+    with pytest.raises(UserError, match="needs all its dimensions"):
+        two.cut(12)
 
 
 def test_an_exported_model_is_a_backbone(tiny_backbone: Path, tmp_path: Path) -> None:

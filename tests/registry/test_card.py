@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -9,13 +12,14 @@ from pipeline.config.objectives import own_keys
 from pipeline.config.paths import DEV_TOKENS
 from pipeline.models.canaries import read_canaries
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import CARD
+from pipeline.models.model_dir import CARD, EXAMPLES
 from pipeline.models.relation_head import FORMULAS, ScoreKind
 from pipeline.models.threshold import Calibration
 from pipeline.registry.publishing import About, card, published
 from pipeline.tracking.datasets import DataSet
 from pipeline.utils.atomic_io import check_sums
 from tests.registry.lab import Lab
+from tests.relations import drawn_relation
 from tests.trial_of import plain_trial
 
 CALIBRATION = Calibration(threshold=0.125, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=81.5)
@@ -76,3 +80,20 @@ def test_a_published_model_has_its_threshold_its_card_and_its_canary_pairs(lab: 
         assert canaries is not None
         assert len(set(canaries.premises)) == 32
         canaries.check(encoder.similarity(canaries.hypotheses, canaries.premises), None)
+
+
+def test_the_card_shows_what_the_model_says_of_a_pair_of_each_kind(lab: Lab, tmp_path: Path) -> None:
+    encoder = GaussianEncoder.from_pretrained(lab.untrained(1))
+    encoder.relation_head = drawn_relation(encoder.mean_head.in_features)
+    encoder.save_pretrained(tmp_path / "model")
+    with published(tmp_path / "model", about(), CALIBRATION, lab.root / DEV_TOKENS) as folder:
+        table = (folder / CARD).read_text(encoding="utf-8").partition("| kind | premise |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    pairs = json.loads(EXAMPLES.read_text(encoding="utf-8"))
+    assert [row[:3] for row in rows] == [pair[:3] for pair in pairs]
+    for (_, premise, hypothesis, said, wrong), (*_, true) in zip(rows, pairs, strict=True):
+        chances = encoder.relation(premise, hypothesis)
+        assert said == max(chances, key=lambda name: chances[name])
+        assert wrong == ("" if said == true else true)
+    # The head is drawn, so some are wrong.
+    assert any(row[4] for row in rows)

@@ -9,21 +9,6 @@ let serving = null;
 const WORDS = {
   entailment: "A entails B", reversed: "B entails A", neutral: "Neither entails the other", contradiction: "A and B contradict each other",
 };
-// One pair of each kind, and what is true of it. Nothing chose a model by them.
-const EXAMPLES = [
-  ["Wider word", "A violinist is tuning her instrument.", "A musician is tuning her instrument.", "entailment"],
-  ["Narrower word", "The bird built a nest in our chimney.", "The stork built a nest in our chimney.", "reversed"],
-  ["Opposite", "The tenant locked the back gate.", "The tenant unlocked the back gate.", "contradiction"],
-  ["Other thing", "The van in front of the bakery is blue.", "The van in front of the bakery is yellow.", "contradiction"],
-  ["Number", "Seven climbers reached the summit.", "Four climbers reached the summit.", "contradiction"],
-  ["Negation", "The museum is open on Mondays.", "The museum is not open on Mondays.", "contradiction"],
-  ["At least", "Seven climbers reached the summit.", "At least five climbers reached the summit.", "entailment"],
-  ["Left out", "A tall waiter is serving tea on the terrace.", "A waiter is serving tea.", "entailment"],
-  ["Roles", "The nurse is calling the pilot.", "The pilot is calling the nurse.", "neutral"],
-  ["Passive", "The nurse is calling the pilot.", "The pilot is being called by the nurse.", "entailment"],
-  ["Other event", "The pilot sold his house.", "The pilot broke his arm.", "neutral"],
-  ["World knowledge", "He was born in Rome.", "He was born in Italy.", "entailment"],
-];
 // The model whose answers the examples show.
 let shown = "";
 
@@ -113,14 +98,15 @@ async function showExamples() {
   get("examples").hidden = true;
   shown = serving.model;
   if (!serving.relation) return;
-  const [premises, hypotheses] = [1, 2].map((side) => EXAMPLES.map((example) => example[side]));
+  const examples = await ask("page/examples.json").catch(() => []);
+  const [premises, hypotheses] = [1, 2].map((side) => examples.map((example) => example[side]));
   const answer = await ask("relation", { premises, hypotheses }).catch(() => null);
   if (!answer) {
     shown = "";
     return;
   }
   let right = 0;
-  get("answered").replaceChildren(...EXAMPLES.map(([kind, a, b, truth], row) => {
+  get("answered").replaceChildren(...examples.map(([kind, a, b, truth], row) => {
     const best = likeliest(answer.relation[row]);
     right += best === truth;
     const item = document.createElement("li");
@@ -131,7 +117,7 @@ async function showExamples() {
     item.append(`${kind}: “${a}” “${b}”`, note);
     return item;
   }));
-  get("examples-note").textContent = `One pair of each kind, and what this model says of A and B: ${right} of ${EXAMPLES.length} are right.`;
+  get("examples-note").textContent = `One pair of each kind, and what this model says of A and B: ${right} of ${examples.length} are right.`;
   get("examples").hidden = false;
 }
 
