@@ -19,11 +19,12 @@ def main() -> None:
     check_code(Path.cwd(), "prepare")
     check_sources(p.data)
     # Imported only after the parameters are checked: these take seconds.
-    from pipeline.families.prepare import lines, prepare, warnings
+    from pipeline.families.prepare import check_trainable, lines, prepare, warnings
 
     report = prepare(p.data, PREPARED, p.evaluate)
     for line in lines(report, p.data):
         log.info(line)
+    check_trainable(report, p)
     for warning in warnings(read_json(PROFILE)):
         log.warning(warning)
 

@@ -52,7 +52,7 @@ def main() -> None:
         # Imported only for a new version, because it takes seconds.
         from pipeline.models.relation_head import read_relation
         from pipeline.registry.publishing import About, published
-        from pipeline.tracking.datasets import data_sets
+        from pipeline.tracking.datasets import data_sets, language_of
 
         profile = read_json(PROFILE)
         about = About(
@@ -60,6 +60,8 @@ def main() -> None:
             trial=trial,
             numbers=numbers,
             hypothesis_only=profile.get("hypothesis_only", {}),
+            generated=profile["source"] == "generated",
+            language=language_of(profile),
             data=data_sets(profile),
             commit=commit,
             versions=installed(),

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import PREPARED, TOKENS
+from pipeline.data.measure import percent
 from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.token_store import open_store
 from pipeline.data.tokenizing import tokenize
 from pipeline.identity.digests import check_code
 from pipeline.models.backbone import check_encoder, load_tokenizer, resolve
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
+
+# Percent of sentences that are cut, and of tokens that are unknown, of which no warning is given.
+_MOST = 1.0
 
 
 def main() -> None:
@@ -29,6 +36,20 @@ def main() -> None:
         log.info(
             f"{store}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
             f"{counts['truncated']:,} cut at {model.max_length} (longest {counts['longest']}); rows: {sets}"
+        )
+        _warn(TOKENS / store, counts, encoder)
+
+
+def _warn(store: Path, counts: Mapping[str, Any], encoder: Encoder) -> None:
+    """Warn of what the model will not see of the sentences."""
+    cut = percent(counts["truncated"], counts["sentences"])
+    if cut > _MOST:
+        log.warning(f"{store.name}: {cut:.1f} % of the sentences are cut at {encoder.max_length} tokens; raise model.max_length")
+    unknown = sum(int((shard.ids == encoder.tokenizer.unk_token_id).sum()) for shard in open_store(store).shards)
+    if (share := percent(unknown, counts["tokens"])) > _MOST:
+        log.warning(
+            f"{store.name}: {share:.1f} % of the tokens are unknown to {encoder.name}, which cannot tell them apart; is the text "
+            "in another language? Choose a model.backbone that knows it"
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from importlib.metadata import version
 
 from pipeline.families.family import families, part
 from pipeline.utils.environment import set_defaults
@@ -20,10 +21,13 @@ from pipeline.utils.parser import Parser
 
 COMMANDS = {
     "check": "look for mistakes in params.yaml, execution.yaml and the raw data before anything runs",
-    "preset": "write a preset into params.yaml",
+    "init": "make a project of your own file of pairs",
+    "split": "divide a file of pairs into train, dev and test",
+    "preset": "write presets into params.yaml",
     "corpora": "how to get the official corpora, with sizes and licences",
     "registry": "status, promote, rollback, compare, history, follow, serve: which version is champion, and why",
     "probe": "score sentences where a phrase or the word order decides",
+    "ask": "say what a model says of two sentences",
     "encode": "turn a Parquet corpus into Gaussians",
     "search": "find sentences in an encoded corpus that entail a sentence, or are entailed by it",
     "serve": "serve the champion over HTTP, and each new champion after it",
@@ -56,6 +60,7 @@ def _run() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"gausscse {version('gausscse-pipeline')}")
     details, results = "also show details, such as the folder of a trial", "show only results, warnings and errors"
     parser.add_argument("-v", "--verbose", action="store_const", const="debug", dest="level", help=details)
     parser.add_argument("-q", "--quiet", action="store_const", const="warning", dest="level", help=results)

@@ -1,4 +1,4 @@
-"""Presets: `gausscse preset NAME` writes the keys of presets/NAME.yaml into params.yaml, so that DVC sees the change.
+"""Presets: `gausscse preset NAME ...` writes the keys of presets/NAME.yaml into params.yaml, so that DVC sees the change.
 
 Comments stay, and so do keys that the preset does not mention. Only section objective is replaced as a whole where the preset's
 objective lacks some of its keys.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,25 @@ from pipeline.utils.errors import UserError
 _OWN_NAMES = ("data.files.", "data.hub.", "evaluate.", "experiments.")
 
 
-def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = Path("presets")) -> list[str]:
-    """Write a preset's values into the parameter file atomically.
+def apply_presets(
+    chosen: Sequence[str], params: Path = Path(PARAMS_FILE), folder: Path = Path("presets"), *, write: bool = True
+) -> list[str]:
+    """Write the values of presets, one after another, into the parameter file atomically.
+
+    Args:
+        write: False only checks that this is possible.
 
     Returns:
         one line per changed key, "section.key: old → new".
 
     Raises:
-        UserError: the preset does not exist, one of the two files is not accepted as YAML, or the result is not valid.
+        UserError: a preset does not exist, one of the files is not accepted as YAML, or the result is not valid.
     """
     names = sorted(file.stem for file in folder.glob("*.yaml"))
-    if name not in names:
-        raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(names) or 'none'}")
-    file, before = folder / f"{name}.yaml", read_yaml_text(params)
-    values = read_yaml_text(file).replace("${GAUSSCSE_DATA}", os.environ.get("GAUSSCSE_DATA") or "../shared/data")
+    if unknown := [name for name in chosen if name not in names]:
+        raise UserError(f"no preset {unknown[0]!r} in {folder}/; there are {', '.join(names) or 'none'}")
+    before = read_yaml_text(params)
     # A round trip has messages of many lines, and accepts what `parse_yaml` refuses.
-    parse_yaml(values, str(file))
     parse_yaml(before, str(params))
     round_trip = YAML()
     round_trip.preserve_quotes = True
@@ -48,17 +51,21 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = Pat
     round_trip.indent(mapping=2, sequence=4, offset=2)
     # By default ruamel writes null as an empty value.
     round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
-    preset, target = round_trip.load(values), round_trip.load(before)
+    target = round_trip.load(before)
     changes: list[str] = []
-    for parent, key, value, path in _leaves(preset, target):
-        if parent.get(key) != value:
-            changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
-            _replace(parent, key, value)
+    for file in (folder / f"{name}.yaml" for name in chosen):
+        values = read_yaml_text(file).replace("${GAUSSCSE_DATA}", os.environ.get("GAUSSCSE_DATA") or "../shared/data")
+        parse_yaml(values, str(file))
+        for parent, key, value, path in _leaves(round_trip.load(values), target):
+            if parent.get(key) != value:
+                changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
+                _replace(parent, key, value)
     out = io.StringIO()
     round_trip.dump(target, out)
     if changes:
-        parse_params(out.getvalue(), f"{params} with preset {name}")
-        write_text(params, out.getvalue())
+        parse_params(out.getvalue(), f"{params} with preset {' and '.join(chosen)}")
+        if write:
+            write_text(params, out.getvalue())
     return changes
 
 

@@ -28,7 +28,7 @@ _HTML = (
     r"</?(?i:a|b|blockquote|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|script|span|strong|su[bp]|table|t[dhr]|ul?)(?:\s[^<>]*)?/?>"
 )
 _RIGHT_TO_LEFT = r"[\p{Hebrew}\p{Arabic}\p{Syriac}\p{Thaana}\x{61C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
-_FUNCTION_WORDS = (
+FUNCTION_WORDS = (
     "a|about|after|all|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|had|has|have|he|her|his|how|i|if|in|"
     "into|is|it|its|me|more|my|no|not|of|off|on|one|or|our|out|over|she|should|so|some|than|that|the|their|them|then|there|"
     "these|they|this|those|to|two|up|was|we|were|what|when|where|which|while|who|why|will|with|would|you|your"
@@ -73,7 +73,7 @@ _ODDITIES = {
     "not_nfc": ("not in Unicode form NFC", "nfc_normalize(t) <> t"),
     "no_function_word": (
         f"no English function word in {FUNCTION_WORD_LENGTH} words or more",
-        f"words >= {FUNCTION_WORD_LENGTH} AND script(t) = {_LATIN} AND NOT regexp_matches(t, '(?i)\\b(?:{_FUNCTION_WORDS})\\b')",
+        f"words >= {FUNCTION_WORD_LENGTH} AND script(t) = {_LATIN} AND NOT regexp_matches(t, '(?i)\\b(?:{FUNCTION_WORDS})\\b')",
     ),
 }
 MEANINGS = {kind: meaning for kind, (meaning, _) in _ODDITIES.items()} | {

@@ -1,6 +1,6 @@
 """Stage prepare: each family reads its sources, and writes its sets, what it counted and a profile.
 
-Part `prepare` of a family has `prepare`, `profile`, `contents`, `lines` and `warnings`.
+Part `prepare` of a family has `prepare`, `profile`, `contents`, `lines` and `warnings`, and may have `check_trainable`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.families.family import families, part
 from pipeline.utils.atomic_io import write_json
 
 if TYPE_CHECKING:
-    from pipeline.config.params import EvaluateParams
+    from pipeline.config.params import EvaluateParams, Params
 
 _FOLDERS = ("train", DEV, PROMOTION, "tests", HARD_FOLDER)
 OUTPUTS = (*_FOLDERS, "profile.json", "prepare.json")
@@ -53,6 +53,17 @@ def prepare(data: DataParams, out: Path, evaluate: EvaluateParams | None = None)
         write_json(work / "profile.json", profile)
         write_json(work / "prepare.json", report)
     return report
+
+
+def check_trainable(report: Report, params: Params) -> None:
+    """Check that the objective can train on what was prepared, which otherwise only a later stage would notice.
+
+    Raises:
+        UserError: it cannot.
+    """
+    check = getattr(part(params.objective.family, "prepare"), "check_trainable", None)
+    if check is not None:
+        check(report, params)
 
 
 def check_contents(data: DataParams) -> None:

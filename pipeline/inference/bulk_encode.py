@@ -71,7 +71,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                         raise UserError(f"{path}: column {plan.column!r} is not valid UTF-8 in row {part.first_row + rows + bad}")
                     texts: list[str | None] = column.to_pylist()
                     present = {row: text for row, text in enumerate(texts) if text is not None and not is_empty(text)}
-                    encoded, longer = encoder.encode_counted(list(present.values()), bf16=bf16)
+                    encoded, reading = encoder.encode_counted(list(present.values()), bf16=bf16)
                     positions = np.fromiter(present, np.int64)
                     columns = [pa.array(part.first_row + rows + positions)]
                     columns += [_kept(batch.column(name)).take(positions) for name in plan.keep]
@@ -79,7 +79,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                     if plan.tokens:
                         columns.append(_token_lists(encoded.tokens, schema.field(TOKENS).type))
                     writer.write_batch(pa.record_batch(columns, schema=schema))
-                    cut += longer
+                    cut += int(reading.cut.sum())
                     rows += len(texts)
                     missing += texts.count(None)
                     empty += len(texts) - texts.count(None) - len(present)

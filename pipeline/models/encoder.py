@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -43,8 +43,36 @@ _WEIGHTS = "model.safetensors"
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
+MOST_UNKNOWN = 0.3
+"""A text with a larger share of unknown tokens is not one that the model can say anything about."""
 # Outside training: the number of blocks of equal length that a forward pass is divided into.
 _ENCODE_BLOCKS = 4
+
+
+class Reading(NamedTuple):
+    """How the tokenizer read n texts."""
+
+    cut: NDArray[np.bool_]
+    """(n,) whether the text was longer than the model reads."""
+    unknown: NDArray[np.float64]
+    """(n,) share of its tokens that the vocabulary does not have."""
+
+    def lines(self, longest: int) -> list[str]:
+        """What people should know of it, a line for each fault; `longest`: the tokens that the model reads."""
+        numbers = {
+            f"{{:,}} are longer than {longest} tokens and were cut": int(self.cut.sum()),
+            "{:,} consist of words or characters that the model does not know; is its language another one?": self.strange,
+        }
+        return [words.format(number) for words, number in numbers.items() if number]
+
+    def of(self, rows: slice | NDArray[np.int64]) -> Reading:
+        """That of some of the texts."""
+        return Reading(self.cut[rows], self.unknown[rows])
+
+    @property
+    def strange(self) -> int:
+        """Texts that are mostly unknown."""
+        return int((self.unknown > MOST_UNKNOWN).sum())
 
 
 class GaussianEncoder(GaussianNetwork, SentencePairs):
@@ -289,9 +317,9 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         texts = list(sentences)
         if device is not None:
             self.to(device)
-        encoded, cut = self.encode_counted(texts, batch_size=batch_size, progress=progress)
-        if cut:
-            warnings.warn(f"of {len(texts)} sentences {cut} are longer than {self.longest} tokens and were cut", stacklevel=2)
+        encoded, reading = self.encode_counted(texts, batch_size=batch_size, progress=progress)
+        for line in reading.lines(self.longest):
+            warnings.warn(f"of {len(texts)} sentences {line}", stacklevel=2)
         return encoded
 
     def encode_counted(
@@ -302,8 +330,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         progress: bool = False,
         bf16: bool = False,
         allow_empty: bool = False,
-    ) -> tuple[Gaussian, int]:
-        """Like `encode`, but returns the number of cut sentences instead of warning about them.
+    ) -> tuple[Gaussian, Reading]:
+        """Like `encode`, but returns how the sentences were read instead of warning about it.
 
         Sentences that occur several times, as premises often do, are encoded once.
 
@@ -322,12 +350,12 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                 raise UserError(f"sentence {row} has half a character (a lone surrogate); remove it")
         number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         distinct = np.array([number[text] for text in texts], dtype=np.int64)
-        ids, cut = self._ids(list(number)) if texts else ([], np.zeros(0, dtype=np.bool_))
+        ids, reading = self._ids(list(number)) if texts else ([], Reading(np.zeros(0, dtype=np.bool_), np.zeros(0)))
         pad: Any = self.tokenizer.pad_token_id
         store = TokenStore.of(ids, int(pad))
         order = np.argsort(store.length, kind="stable")
         encoded = self.encode_rows(store, order, bf16=bf16, batch_size=batch_size, progress=progress).to("cpu")
-        return encoded[torch.from_numpy(np.argsort(order)[distinct])], int(cut[distinct].sum())
+        return encoded[torch.from_numpy(np.argsort(order)[distinct])], reading.of(distinct)
 
     def text_of(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The sentences of token ids, without the tokens before and after a sentence."""
@@ -338,14 +366,18 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         """Most tokens of a sentence, with those before and after it."""
         return self.params.max_length
 
-    def _ids(self, texts: list[str]) -> tuple[list[list[int]], NDArray[np.bool_]]:
-        """The token ids of each sentence, and whether it was cut."""
+    def _ids(self, texts: list[str]) -> tuple[list[list[int]], Reading]:
+        """The token ids of each sentence, and how they were read."""
         tokenized: Any = self.tokenizer(texts, truncation=True, max_length=self.longest, return_overflowing_tokens=True)
         # The tokenizer returns the overflow of a sentence as extra rows right after the sentence's own row.
         sentence_numbers = np.asarray(tokenized["overflow_to_sample_mapping"])
         first = np.flatnonzero(np.diff(sentence_numbers, prepend=-1))
         cut = np.bincount(sentence_numbers, minlength=len(texts)) > 1
-        return [tokenized["input_ids"][row] for row in first], cut
+        ids = [tokenized["input_ids"][row] for row in first]
+        unknown: Any = self.tokenizer.unk_token_id
+        # Without the tokens before and after each text.
+        shares = [row.count(unknown) / max(1, len(row) - 2) for row in ids]
+        return ids, Reading(cut, np.array(shares, dtype=np.float64))
 
 
 def _without_padding(encoded: Gaussian) -> Gaussian:

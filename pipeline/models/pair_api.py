@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline.data.decision import EntailmentIf, called
+from pipeline.data.decision import called, decided
 from pipeline.data.schema import RELATIONS, RelationName
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.relation_head import Relation, ScoreKind
-from pipeline.models.threshold import Calibration
+from pipeline.models.threshold import Calibration, rule_of
 from pipeline.utils.errors import UserError
 
 Sentences = Iterable[str] | Gaussian
@@ -85,21 +85,40 @@ class SentencePairs(ABC):
     def entails(self, premise: str | Sentences, hypothesis: str | Sentences, *, threshold: float | None = None) -> bool | Tensor:
         """Whether the score of the pair (`score`) reaches the threshold.
 
+        A model with a relation head and no threshold asks whether entailment is the likeliest relation, as `decide` does.
+
         Args:
             threshold: used instead of the model's own; a score equal to it counts as entailment.
 
         Raises:
-            UserError: the model has no threshold and none is given; and the errors of `similarity`.
+            UserError: the model has neither and none is given; and the errors of `similarity`.
         """
-        rule: EntailmentIf = ">="
-        if threshold is None:
-            if self.calibration is None:
-                raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
-            threshold, rule = self.calibration.threshold, self.calibration.entailment_if
-        elif math.isnan(threshold):
+        if threshold is not None and math.isnan(threshold):
             raise UserError("threshold is not a number")
-        yes = called(self.score(*self._both(premise, hypothesis)), threshold, rule)
+        least, rule = rule_of(self.calibration) if threshold is None else (threshold, ">=")
+        both = self._both(premise, hypothesis)
+        if least is not None:
+            yes = called(self.score(*both), least, rule)
+        elif self.relation_head is not None:
+            yes = torch.tensor([name == "entailment" for name in self.decide(*both)])
+        else:
+            raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
         return bool(yes) if isinstance(premise, str) and isinstance(hypothesis, str) else yes
+
+    @overload
+    def decide(self, premise: str, hypothesis: str) -> RelationName: ...
+
+    @overload
+    def decide(self, premise: Sentences, hypothesis: Sentences) -> list[RelationName]: ...
+
+    def decide(self, premise: str | Sentences, hypothesis: str | Sentences) -> RelationName | list[RelationName]:
+        """The relation that the model settles on: entailment where `entails` is true, else the likeliest of the others.
+
+        Raises:
+            UserError: as in `relation`.
+        """
+        names = decided(self.relation(*self._both(premise, hypothesis)), *rule_of(self.calibration))
+        return names[0] if isinstance(premise, str) and isinstance(hypothesis, str) else names
 
     @overload
     def direction(self, a: str, b: str) -> float: ...

@@ -42,6 +42,11 @@ def read_calibration(folder: Path) -> Calibration | None:
         raise UserError(f"{file}: not a threshold that this version can read") from None
 
 
+def rule_of(calibration: Calibration | None) -> tuple[float | None, EntailmentIf]:
+    """The threshold, None if there is none, and the rule of a score that equals it."""
+    return (None, ">=") if calibration is None else (calibration.threshold, calibration.entailment_if)
+
+
 def write_calibration(calibration: Calibration, folder: Path) -> None:
     """Write thresholds.json into a model's folder; not into its sums."""
     write_json(folder / THRESHOLDS, {"entailment": calibration.model_dump(mode="json")})

@@ -16,7 +16,6 @@ import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.data.schema import RELATIONS
 from pipeline.data.token_store import open_store
 from pipeline.families.family import all_metrics, families
 from pipeline.models.canaries import record, to_text
@@ -50,6 +49,10 @@ class About:
     commit: str
     versions: Mapping[str, str]
     """Package → version used to make the model."""
+    generated: bool = False
+    """Whether the model was trained on generated sentences only."""
+    language: str | None = "en"
+    """Code of the language of its training data; None if it is not known."""
     relation: RelationScale | None = None
     """The scale of its relation head, if it has one."""
 
@@ -86,7 +89,7 @@ def _metadata(about: About) -> ModelCardData:
     )
     task, name = "text-classification", "entailment and its direction"
     return ModelCardData(
-        language="en",
+        language=about.language,
         license="other",
         license_name="that-of-backbone-and-data",
         library_name="gausscse-pipeline",
@@ -134,11 +137,12 @@ def published(encoder: Path, about: About, calibration: Calibration | None, toke
     with TemporaryDirectory(prefix="gausscse-") as temporary:
         # Not their modes: files of DVC's cache are read-only.
         folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder", copy_function=shutil.copyfile))
-        encoder = GaussianEncoder.from_pretrained(folder)
-        _add_canaries(folder, encoder, tokens)
+        model = GaussianEncoder.from_pretrained(folder)
         if calibration is not None:
+            model.calibration = calibration
             write_calibration(calibration, folder)
-        (folder / CARD).write_text(card(about, calibration, answers(encoder)), encoding="utf-8")
+        _add_canaries(folder, model, tokens)
+        (folder / CARD).write_text(card(about, calibration, answers(model)), encoding="utf-8")
         write_sums(folder)
         yield folder
 
@@ -153,8 +157,8 @@ def answers(encoder: GaussianEncoder) -> list[list[str]]:
     kinds, premises, hypotheses, truths = zip(*read_json(EXAMPLES), strict=True)
     # A backbone that cuts them says nothing of it here.
     sides = (encoder.encode_counted(texts)[0] for texts in (premises, hypotheses))
-    said = [RELATIONS[best] for best in encoder.relation(*sides).argmax(1).tolist()]
-    return [[*row, "" if row[-1] == true else true] for *row, true in zip(kinds, premises, hypotheses, said, truths, strict=True)]
+    rows = zip(kinds, premises, hypotheses, encoder.decide(*sides), truths, strict=True)
+    return [[*row, "" if row[-1] == true else true] for *row, true in rows]
 
 
 def _add_canaries(folder: Path, encoder: GaussianEncoder, tokens: Path) -> None:

@@ -8,7 +8,8 @@ docs/usage.md shows the JSON of each operation.
     similarity   a, b                  similarity: sim(a‖b)
     entailment   premise, hypothesis   score: sim(hypothesis‖premise), or the relation head's probability of entailment;
                                        entails: whether it reaches the model's threshold
-    relation     premise, hypothesis   entailment, neutral, contradiction, reversed: probabilities by the relation head
+    relation     premise, hypothesis   entailment, neutral, contradiction, reversed: probabilities by the relation head; label:
+                                       the one that the model settles on
 
 Operations of the model's own family (`GaussianEncoder.operations`) read sentence, or a and b, and answer mean: D numbers; and
 text, if the model writes sentences.
@@ -58,7 +59,9 @@ def _entailment(encoder: GaussianEncoder, premises: list[str], hypotheses: list[
 
 
 def _relation(encoder: GaussianEncoder, premises: list[str], hypotheses: list[str]) -> Columns:
-    return dict(zip(RELATIONS, encoder.relation(premises, hypotheses).T.tolist(), strict=True))
+    both = encoder.encode([*premises, *hypotheses])
+    sides = both[: len(premises)], both[len(premises) :]
+    return {**dict(zip(RELATIONS, encoder.relation(*sides).T.tolist(), strict=True)), "label": list(encoder.decide(*sides))}
 
 
 def _operate(name: str, encoder: GaussianEncoder, *inputs: list[str]) -> Columns:

@@ -18,9 +18,11 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from pipeline.data.decision import called, decided
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import FORMULAS
+from pipeline.models.threshold import rule_of
 from pipeline.serving.bodies import Embeddings, Operation, Problem, RelationPairs, Search, SentencePairs, Sentences
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import problem
@@ -44,7 +46,8 @@ def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, *, 
         redoc_url=None,
         redirect_slashes=False,
         title=f"GaussCSE: {champion.name}",
-        description="Sentence embeddings, and how two sentences relate. Answers name the model's version; /health describes it.",
+        description="Sentence embeddings, and how two sentences relate. Answers name the `model` (its version; /health describes "
+        "it), the number of texts that were `cut` because they are too long, and of texts mostly of words `unknown` to it.",
         version="1",
     )
     _show_errors(app)
@@ -68,26 +71,40 @@ def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits
     @router.post("/encode")
     async def encode(body: Sentences) -> Response:
         """`mean` and `variance` of each sentence: D numbers each."""
-        served, encoded = await champion.ask(Job("encode", limits.texts("sentences", body.sentences)))
+        encoded, about = await champion.ask(Job("encode", limits.texts("sentences", body.sentences)))
         # Ray's arrays are read-only, of which torch warns.
         gaussian = Gaussian(*(torch.from_numpy(numbers.copy()) for numbers in encoded))
-        return _json({"model": served.model, "mean": encoded.mean, "variance": gaussian.variance.numpy()})
+        return _json({**about, "mean": encoded.mean, "variance": gaussian.variance.numpy()})
 
     @router.post("/similarity")
     async def similarity(body: SentencePairs) -> Response:
         """`similarity`: sim(a‖b) of each pair. If the model was trained on entailment: how much b entails a."""
-        served, answer = await champion.ask(Job("similarity", *limits.pairs(("a", "b"), body.a, body.b)))
-        return _json({"model": served.model, "similarity": answer})
+        answer, about = await champion.ask(Job("similarity", *limits.pairs(("a", "b"), body.a, body.b)))
+        return _json({**about, "similarity": answer})
 
     @router.post("/relation")
     async def relation(body: RelationPairs) -> Response:
-        """`relation`: probabilities of entailment, neutral, contradiction and reversed, by the model's relation head."""
+        """`relation`: probabilities of entailment, neutral, contradiction and reversed, by the relation head. `label`: the one
+        that the model settles on, entailment where /entails is true."""
         pairs = limits.pairs(("premises", "hypotheses"), body.premises, body.hypotheses)
         served = champion.answering()
         if not served.has_relation:
             raise Refusal(409, f"{served.model} has no relation head; ask /similarity")
-        served, answer = await champion.ask(Job("relation", *pairs), served)
-        return _json({"model": served.model, "relation": [dict(zip(RELATIONS, row, strict=True)) for row in answer]})
+        answer, about = await champion.ask(Job("relation", *pairs), served)
+        named = [dict(zip(RELATIONS, row, strict=True)) for row in answer]
+        return _json({**about, "relation": named, "label": decided(answer, *rule_of(served.calibration))})
+
+    @router.post("/entails")
+    async def entails(body: RelationPairs) -> Response:
+        """`entails`: whether the `score` of each pair reaches the model's `threshold`, which was found on its development set."""
+        pairs = limits.pairs(("premises", "hypotheses"), body.premises, body.hypotheses)
+        served = champion.answering()
+        threshold, rule = rule_of(served.calibration)
+        if threshold is None:
+            raise Refusal(409, f"{served.model} has no threshold; ask /similarity")
+        scores, about = await champion.ask(Job("score", *pairs), served)
+        yes = [called(score, threshold, rule) for score in scores]
+        return _json({**about, "threshold": threshold, "entails": yes, "score": scores})
 
     @router.post("/operate")
     async def operate(body: Operation) -> Response:
@@ -102,8 +119,8 @@ def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits
             raise Refusal(422, f"b: {body.operator} takes {'no b' if body.b is not None else 'two sentences, a and b'}")
         if body.write and not served.writes:
             raise Refusal(409, f"{served.model} has no decoder")
-        served, (mean, texts) = await champion.ask(Job(body.operator, *sides, write=body.write), served)
-        return _json({"model": served.model, "mean": mean, "text": texts})
+        (mean, texts), about = await champion.ask(Job(body.operator, *sides, write=body.write), served)
+        return _json({**about, "mean": mean, "text": texts})
 
     @router.post("/search")
     async def search(body: Search) -> Response:
@@ -115,14 +132,14 @@ def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits
         corpus = served.corpus
         if corpus is None:
             raise Refusal(409, f"{served.model} does not search: {served.no_corpus}")
-        served, queries = await champion.ask(Job("query", texts), served)
+        queries, about = await champion.ask(Job("query", texts), served)
         least = -math.inf if body.min_sim is None else body.min_sim
         work = partial(corpus.search, queries, body.way, body.k, least, body.by)
         try:
             results = await asyncio.get_running_loop().run_in_executor(searching, work)
         except UserError as error:
             raise Refusal(409, f"by: {error}") from None
-        return _json({"model": served.model, "results": results})
+        return _json({**about, "results": results})
 
 
 def _add_embeddings(router: APIRouter, champion: ChampionFollower, limits: Limits) -> None:
@@ -133,7 +150,7 @@ def _add_embeddings(router: APIRouter, champion: ChampionFollower, limits: Limit
         served = champion.answering()
         if body.model not in (champion.name, served.model):
             raise Refusal(404, f"model: {body.model!r} is not served here; {served.model} ({champion.name!r}) is")
-        served, means = await champion.ask(Job("means", texts), served)
+        means, about = await champion.ask(Job("means", texts), served)
         dim = means.mean.shape[1]
         if body.dimensions not in (None, dim):
             raise Refusal(422, f"dimensions: {served.model} has {dim}, which cannot be changed")
@@ -143,7 +160,7 @@ def _add_embeddings(router: APIRouter, champion: ChampionFollower, limits: Limit
             for row, mean in enumerate(means.mean)
         ]
         usage = {"prompt_tokens": means.tokens, "total_tokens": means.tokens}
-        return _json({"object": "list", "data": data, "model": served.model, "usage": usage})
+        return _json({"object": "list", "data": data, **about, "usage": usage})
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from pipeline.serving.limits import Refusal
-from pipeline.serving.replica import CALLS, Answer, Job
+from pipeline.serving.replica import CALLS, Answered, Job
 
 # Sentences in a call, at most, unless one request alone has more.
 BATCH = 256
@@ -39,16 +39,16 @@ class Batches:
         """Replicas that run; each gets `CALLS` calls at once."""
         self.seconds = seconds
         self._send, self._on_resend = send, on_resend
-        self._waiting: deque[tuple[Job, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[tuple[Job, asyncio.Future[Answered]]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def answer(self, job: Job) -> Answer:
+    async def answer(self, job: Job) -> Answered:
         """The answer to one request.
 
         Raises:
             Refusal: several replicas in a row died with it.
         """
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, answer))
         self._go()
         try:
@@ -68,9 +68,9 @@ class Batches:
         self._calls.discard(call)
         self._go()
 
-    def _next(self) -> list[tuple[Job, asyncio.Future[Answer]]]:
+    def _next(self) -> list[tuple[Job, asyncio.Future[Answered]]]:
         """The oldest requests that fit into a batch, at least one if any waits. Requests that were given up are left out."""
-        batch: list[tuple[Job, asyncio.Future[Answer]]] = []
+        batch: list[tuple[Job, asyncio.Future[Answered]]] = []
         size = 0
         while self._waiting:
             job, answer = self._waiting[0]
@@ -83,7 +83,7 @@ class Batches:
             self._waiting.popleft()
         return batch
 
-    async def _call(self, batch: list[tuple[Job, asyncio.Future[Answer]]]) -> None:
+    async def _call(self, batch: list[tuple[Job, asyncio.Future[Answered]]]) -> None:
         try:
             answers = await self._answers([job for job, _ in batch])
         except BaseException as error:
@@ -105,7 +105,7 @@ class Batches:
             if not answer.done():
                 answer.set_result(got)
 
-    async def _answers(self, jobs: list[Job]) -> list[Answer]:
+    async def _answers(self, jobs: list[Job]) -> list[Answered]:
         attempts = _TOGETHER if len(jobs) > 1 else _ATTEMPTS
         for attempt in range(attempts):
             if attempt:

@@ -24,6 +24,7 @@ from pipeline.models.encoder import encoder_class
 from pipeline.models.model_config import capabilities_of, score_kind_of
 from pipeline.models.model_dir import CANARIES, encoder_digest
 from pipeline.models.relation_head import read_relation
+from pipeline.models.threshold import read_calibration
 from pipeline.registry.following import POLL, ChampionWatch
 from pipeline.registry.loading import ENCODER, ModelVersion, fetched
 from pipeline.registry.versions import NoSuchVersion
@@ -94,8 +95,9 @@ class ChampionFollower:
             raise Refusal(503, "no model is ready yet; GET /health says why")
         return self.served
 
-    async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
-        """Send a request to a model.
+    async def ask(self, job: Job, served: Served | None = None) -> tuple[Any, dict[str, Any]]:
+        """Send a request to a model; returns its answer, and what every answer over HTTP says besides: the model that answers,
+        and how it read the texts.
 
         Args:
             served: the model to ask; by default the one that answers now.
@@ -107,11 +109,11 @@ class ChampionFollower:
         # No await between the choice and the count, so `_end` cannot miss this request.
         model.in_flight += 1
         try:
-            answer = await model.batches.answer(job)
+            value, cut, unknown = await model.batches.answer(job)
         finally:
             model.in_flight -= 1
         self._metrics.sentences.inc(len(job.first) + len(job.second))
-        return model, answer
+        return value, {"model": model.model, "cut": cut, "unknown": unknown}
 
     async def follow(self) -> None:
         """Follow the alias until `stop`."""
@@ -231,7 +233,7 @@ class ChampionFollower:
             folder = stack.enter_context(fetched(version, self._watch.uri)) / ENCODER
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             able, kind, relation = capabilities_of(config), score_kind_of(config), read_relation(folder)
-            digest = encoder_digest(folder)
+            digest, calibration = encoder_digest(folder), read_calibration(folder)
 
             # Nothing may fail once it is deployed, because nobody would end it.
             if (canaries := read_canaries(folder)) is None:
@@ -251,6 +253,7 @@ class ChampionFollower:
                 kind=kind,
                 directed="direction" in able,
                 has_relation=relation is not None,
+                calibration=calibration,
                 operations=encoder_class(config).operations,
                 writes="decoder" in able,
                 find_corpus=lambda: searchable(self._corpora.of_version(number), digest, kind, relation),
@@ -276,9 +279,9 @@ class ChampionFollower:
         relation = None
         try:
             async with asyncio.timeout(patience):
-                _, similarity = await self.ask(Job("similarity", hypotheses, premises), new)
+                similarity, _ = await self.ask(Job("similarity", hypotheses, premises), new)
                 if canaries.relation is not None:
-                    _, relation = await self.ask(Job("relation", premises, hypotheses), new)
+                    relation, _ = await self.ask(Job("relation", premises, hypotheses), new)
         except TimeoutError:
             raise UserError(f"it did not answer its canary pairs within {patience:g} s") from None
         except (Refusal, RayTaskError) as error:

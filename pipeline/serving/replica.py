@@ -36,7 +36,7 @@ class Job(NamedTuple):
     """What one request asks of a model."""
 
     operation: str
-    """encode, query, means, similarity, relation, or one of `GaussianEncoder.operations`."""
+    """encode, query, means, similarity, score, relation, or one of `GaussianEncoder.operations`."""
     first: list[str]
     second: list[str] = []  # noqa: RUF012 (never changed)
     write: bool = False
@@ -64,9 +64,19 @@ class Operated(NamedTuple):
     texts: list[str] | None
 
 
+class Answered(NamedTuple):
+    """The answer to a request, and how its texts were read."""
+
+    value: Answer
+    cut: int
+    """Texts that were longer than the model reads."""
+    unknown: int
+    """Texts that are mostly of words or characters that the model does not know."""
+
+
 Answer = Gaussians | Gaussian | Means | Operated | list[float] | list[list[float]]
-"""Gaussians, the Gaussian of a query with its token vectors, Means, Operated, (n,) similarities sim(first‖second), or (n, 4)
-probabilities of the relations."""
+"""Gaussians, the Gaussian of a query with its token vectors, Means, Operated, (n,) similarities sim(first‖second) or scores of
+"first entails second", or (n, 4) probabilities of the relations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,40 +123,48 @@ class Replica:
         self._encoder = GaussianEncoder.from_pretrained(found(folder)).to(device)
         self._free = asyncio.Lock()
 
-    async def answers(self, jobs: list[Job]) -> list[Answer]:
+    async def answers(self, jobs: list[Job]) -> list[Answered]:
         """Answer all requests of a batch with one call of the encoder."""
         async with self._free:
             # In a thread, so that the next batch arrives meanwhile.
             return await asyncio.to_thread(self._answers, jobs)
 
     @torch.inference_mode()
-    def _answers(self, jobs: list[Job]) -> list[Answer]:
+    def _answers(self, jobs: list[Job]) -> list[Answered]:
         encoder = self._encoder
-        encoded, _ = encoder.encode_counted([text for job in jobs for text in (*job.first, *job.second)])
-        answers: list[Answer] = []
+        encoded, reading = encoder.encode_counted([text for job in jobs for text in (*job.first, *job.second)])
+        answers: list[Answered] = []
         start = 0
         for job in jobs:
             middle = start + len(job.first)
             stop = middle + len(job.second)
-            first, second, start = encoded[start:middle], encoded[middle:stop], stop
-            match job.operation:
-                case "encode":
-                    answers.append(Gaussians(first.mean.numpy(), first.log_var.numpy()))
-                case "query":
-                    # Copies: torch sends the whole batch that a part belongs to.
-                    tokens = first.tokens and first.tokens.packed()
-                    answers.append(Gaussian(first.mean.clone(), first.log_var.clone(), tokens=tokens))
-                case "means":
-                    ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.params.max_length)["input_ids"]
-                    answers.append(Means(first.mean.numpy(), sum(len(row) for row in ids)))
-                case "similarity":
-                    answers.append(encoder.similarity(first, second).tolist())
-                case "relation":
-                    answers.append(encoder.relation(first, second).tolist())
-                case operation:
-                    output = encoder.operate(operation, *((first, second) if job.second else (first,)))
-                    answers.append(Operated(output.numpy(), encoder.write(output) if job.write else None))
+            seen = reading.of(slice(start, stop))
+            value = self._answer(job, encoded[start:middle], encoded[middle:stop])
+            answers.append(Answered(value, int(seen.cut.sum()), seen.strange))
+            start = stop
         return answers
+
+    def _answer(self, job: Job, first: Gaussian, second: Gaussian) -> Answer:
+        encoder = self._encoder
+        match job.operation:
+            case "encode":
+                return Gaussians(first.mean.numpy(), first.log_var.numpy())
+            case "query":
+                # Copies: torch sends the whole batch that a part belongs to.
+                tokens = first.tokens and first.tokens.packed()
+                return Gaussian(first.mean.clone(), first.log_var.clone(), tokens=tokens)
+            case "means":
+                ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.params.max_length)["input_ids"]
+                return Means(first.mean.numpy(), sum(len(row) for row in ids))
+            case "similarity":
+                return encoder.similarity(first, second).tolist()
+            case "score":
+                return encoder.score(first, second).tolist()
+            case "relation":
+                return encoder.relation(first, second).tolist()
+            case operation:
+                output = encoder.operate(operation, *((first, second) if job.second else (first,)))
+                return Operated(output.numpy(), encoder.write(output) if job.write else None)
 
 
 def deploy(

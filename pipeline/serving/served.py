@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pipeline.inference.entailment_index import Searchable
 from pipeline.models.canaries import Canaries
 from pipeline.models.relation_head import ScoreKind
+from pipeline.models.threshold import Calibration
 from pipeline.serving.batches import Batches
 
 
@@ -27,6 +28,8 @@ class Served:
     directed: bool
     """True if its similarity says which sentence entails which."""
     has_relation: bool
+    calibration: Calibration | None
+    """The threshold of its score."""
     operations: Mapping[str, int]
     """`GaussianEncoder.operations`."""
     writes: bool

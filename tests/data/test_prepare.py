@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -221,6 +222,21 @@ def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path
     assert bad.returncode == 2
     assert bad.stderr.count("\n") == 1
     assert "b.parquet: row 10: label is 'yes'" in bad.stderr
+
+
+def test_two_classes_without_contradictions_fail_here_and_not_in_tune(root: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load((PROJECT / "tests/plain.yaml").read_text(encoding="utf-8"))
+    values["data"] = raw_params(root)
+    for name in ("a", "b"):
+        rows = pq.read_table(root / f"{name}.parquet")
+        pq.write_table(rows.filter(pc.not_equal(rows["label"], "contradiction")), root / f"{name}.parquet")
+    shutil.copy(PROJECT / "execution.yaml", tmp_path)
+    for triplets, code in (("with-contradiction", 2), ("all", 0)):
+        values["train"]["triplets"] = triplets
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+        done = run_stage(tmp_path)
+        assert done.returncode == code, done.stderr
+        assert ("train.triplets: with-contradiction leaves nothing to train on" in done.stderr) == (code == 2)
 
 
 def test_a_large_table_spans_row_groups(tmp_path: Path) -> None:

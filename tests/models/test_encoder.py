@@ -74,11 +74,24 @@ def test_very_long_sentences_are_encoded_and_counted(encoder: GaussianEncoder) -
     torch.testing.assert_close(found.mean[1], cut.mean[0], atol=1e-5, rtol=0)
     # The same as what the tokenizer itself cuts.
     ids = encoder.tokenizer([long], truncation=True, max_length=24)["input_ids"]
-    kept, was_cut = encoder._ids(["a dog", long])
+    kept, reading = encoder._ids(["a dog", long])
     assert kept == [encoder.tokenizer(["a dog"])["input_ids"][0], ids[0]]
-    assert was_cut.tolist() == [False, True]
+    assert reading.cut.tolist() == [False, True]
     # Each time that it occurs.
-    assert encoder.encode_counted([long, "a dog", long])[1] == 2
+    assert encoder.encode_counted([long, "a dog", long])[1].cut.tolist() == [True, False, True]
+
+
+def test_text_of_another_language_is_said_to_be_unknown(encoder: GaussianEncoder) -> None:
+    texts = ["a dog runs", "犬が公園を走っている", "the old man is reading a long 犬 in the garden", "動物が動いている"]
+    with pytest.warns(UserWarning, match="^of 4 sentences 2 consist of words or characters that the model does not know"):
+        encoder.encode(texts)
+    _, reading = encoder.encode_counted(texts)
+    # One word of ten, however many tokens the others have; no Japanese character is in the vocabulary.
+    assert reading.unknown[[0, 1, 3]].tolist() == [0.0, 1.0, 1.0]
+    assert 0 < reading.unknown[2] <= 0.1
+    assert reading.of(slice(1, 3)).strange == 1
+    packaged = GaussianEncoder.from_backbone(load_params(PLAIN).model.encoder, seed=1)
+    assert packaged.encode_counted(texts)[1].strange == 2
 
 
 def test_a_sentence_that_occurs_several_times_is_encoded_once(encoder: GaussianEncoder, monkeypatch: pytest.MonkeyPatch) -> None:

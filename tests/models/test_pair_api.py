@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from pipeline.data.cleaning import is_empty
+from pipeline.data.decision import EntailmentIf, decided
+from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD, THRESHOLDS, content_digest
@@ -79,6 +81,39 @@ def test_a_premise_entails_where_the_hypothesis_reaches_the_threshold(encoder: G
         encoder.entails(A, B, threshold=float("nan"))
     with pytest.raises(UserError, match="this model has no threshold"):
         encoder.entails(A, B)
+
+
+@pytest.mark.parametrize(
+    ("chances", "threshold", "rule", "name"),
+    [
+        ([0.42, 0.05, 0.05, 0.48], 0.42, ">=", "entailment"),
+        ([0.42, 0.05, 0.05, 0.48], 0.42, ">", "reversed"),
+        ([0.42, 0.05, 0.05, 0.48], None, ">=", "reversed"),
+        ([0.60, 0.05, 0.30, 0.05], 0.7, ">=", "contradiction"),
+        ([0.60, 0.30, 0.05, 0.05], 0.7, ">=", "neutral"),
+        ([0.60, 0.30, 0.05, 0.05], None, ">", "entailment"),
+    ],
+)
+def test_a_pair_has_one_relation_which_the_threshold_decides(
+    chances: list[float], threshold: float | None, rule: EntailmentIf, name: str
+) -> None:
+    assert decided([chances], threshold, rule) == [name]
+
+
+@pytest.mark.parametrize("threshold", [None, 0.1, 0.3, 0.5, 0.9])
+def test_what_is_entailed_is_never_called_something_else(encoder: GaussianEncoder, threshold: float | None) -> None:
+    encoder.relation_head = drawn_relation()
+    encoder.calibration = None if threshold is None else CALIBRATION.model_copy(update={"threshold": threshold})
+    try:
+        names = encoder.decide([*A, *B], [*B, *A])
+        assert encoder.entails([*A, *B], [*B, *A]).tolist() == [name == "entailment" for name in names]
+        chances = encoder.relation([*A, *B], [*B, *A]).numpy()
+        for row, name in zip(chances, names, strict=True):
+            if name != "entailment":
+                assert name == RELATIONS[1 + row[1:].argmax()]
+        assert encoder.decide(A[0], B[0]) == names[0]
+    finally:
+        encoder.relation_head = encoder.calibration = None
 
 
 def test_a_model_without_variances_compares_by_cosine_and_knows_no_direction(encoder: GaussianEncoder) -> None:

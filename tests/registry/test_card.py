@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from pipeline.config.data_params import FilesParams, FileSpec
+from pipeline.config.load import load_params
 from pipeline.config.objectives import own_keys
 from pipeline.config.paths import DEV_TOKENS
+from pipeline.families.prepare import prepare
 from pipeline.models.canaries import read_canaries
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD, EXAMPLES
 from pipeline.models.relation_head import FORMULAS, ScoreKind
 from pipeline.models.threshold import Calibration
 from pipeline.registry.publishing import About, card, published
-from pipeline.tracking.datasets import DataSet
-from pipeline.utils.atomic_io import check_sums
+from pipeline.tracking.datasets import DataSet, language_of
+from pipeline.utils.atomic_io import check_sums, read_json
+from tests.copies import PLAIN
 from tests.registry.lab import Lab
 from tests.relations import drawn_relation
 from tests.trial_of import plain_trial
@@ -53,6 +60,41 @@ def test_the_metadata_are_those_that_hubs_read() -> None:
     results = {one["dataset"]["name"]: {m["type"]: m["value"] for m in one["metrics"]} for one in index["results"]}
     assert results["test"] == {"pr_auc": 68.25, "accuracy": 80.0, "direction.sim": 90.0, "direction.length_only": 92.5}
     assert results["graded"] == {"spearman_cosine": 77.0}
+
+
+def test_a_model_of_generated_sentences_says_so_and_no_other_one() -> None:
+    said = "This model is a demonstration"
+    assert said in card(replace(about(), generated=True), None) and said not in card(about(), None)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("The old men are walking to the market in the town with their dogs.", "en"),
+        ("Die alten Herren gehen mit ihren Hunden zum Markt und kaufen dort Brot ein.", None),
+        ("年を取った男たちが犬を連れて町の市場へ歩いている。", None),
+    ],
+)
+def test_the_language_is_that_of_the_training_data(sentence: str, expected: str | None, tmp_path: Path) -> None:
+    rows = [(f"{sentence} {k}", sentence, ("entailment", "neutral", "contradiction")[k % 3]) for k in range(90)]
+    columns = dict(zip(("premise", "hypothesis", "label"), zip(*rows, strict=True), strict=True))
+    for name, part in (("train", slice(0, 30)), ("dev", slice(30, 90))):
+        pq.write_table(pa.table({key: list(values[part]) for key, values in columns.items()}), tmp_path / f"{name}.parquet")
+    data = load_params(PLAIN).data.model_copy(
+        update={
+            "source": "files",
+            "root": str(tmp_path),
+            "promotion_share": 0.5,
+            "minimal_pairs": 0,
+            "files": FilesParams(train=(FileSpec(path="train.parquet"),), dev=FileSpec(path="dev.parquet")),
+        }
+    )
+    prepare(data, tmp_path / "out")
+    profile = read_json(tmp_path / "out/profile.json")
+    assert language_of(profile) == expected
+    head = card(replace(about(), language=language_of(profile)), None).split("---\n", 2)[1]
+    assert yaml.safe_load(head).get("language") == expected
+    assert language_of({"source": "generated"}) == "en"
 
 
 def test_every_number_has_its_baseline_next_to_it() -> None:

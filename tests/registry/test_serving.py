@@ -98,7 +98,8 @@ def test_a_model_with_a_relation_head_answers_by_it(scoring: Scoring) -> None:
     encoder.relation_head = drawn_relation()
     expected = encoder.relation(a, b)
     found = OPERATIONS["relation"][1](encoder, a, b)
-    assert tuple(found) == ("entailment", "neutral", "contradiction", "reversed")
+    assert tuple(found) == ("entailment", "neutral", "contradiction", "reversed", "label")
+    assert found.pop("label") == encoder.decide(a, b)
     torch.testing.assert_close(torch.tensor(list(found.values()), dtype=torch.float64).T, expected)
     assert OPERATIONS["entailment"][1](encoder, a, b)["score"] == pytest.approx(expected[:, 0].tolist())
 

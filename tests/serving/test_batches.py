@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
@@ -11,7 +12,7 @@ from ray.serve.exceptions import ReplicaUnavailableError
 from pipeline.serving import batches
 from pipeline.serving.batches import BATCH, Batches
 from pipeline.serving.limits import Refusal
-from pipeline.serving.replica import CALLS, Answer, Job
+from pipeline.serving.replica import CALLS, Job
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ class Sender:
     def count(self) -> None:
         self.resent += 1
 
-    async def send(self, jobs: list[Job]) -> list[Answer]:
+    async def send(self, jobs: list[Job]) -> list[Any]:
         self.sent.append(jobs)
         if self.deaths:
             self.deaths -= 1
@@ -53,7 +54,7 @@ class Sender:
             raise self.error
         return [[float(job.first[0])] for job in jobs]
 
-    def ask(self, number: int, sentences: int = 1) -> asyncio.Task[Answer]:
+    def ask(self, number: int, sentences: int = 1) -> asyncio.Task[Any]:
         return asyncio.create_task(self.batches.answer(Job("means", [str(number)] * sentences)))
 
     def sizes(self) -> list[int]:

@@ -16,6 +16,7 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.threshold import Calibration
 from tests.chromium import WIDE, Opened
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
@@ -41,6 +42,8 @@ WORDS: dict[RelationName, str] = {
 def corpus(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str:
     def with_relation(encoder: GaussianEncoder) -> None:
         encoder.relation_head = drawn_relation()
+        # So low that a pair may be called an entailment though another relation is likelier.
+        encoder.calibration = Calibration(threshold=0.2, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
 
     number = registry.add(1, with_relation)
     table = pa.table({"sentence": [*SENTENCES, MARKUP], "note": [f"n{k}" for k in range(len(SENTENCES) + 1)]})
@@ -101,7 +104,7 @@ def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server
         expected = dict(zip(RELATIONS, chances, strict=True))
         for name, words in WORDS.items():
             assert rows[words] == f"{100 * expected[name]:.1f} %"
-        best = max(expected, key=lambda name: expected[name])
+        best = encoder.decide(A, B)
         assert opened.text("#verdict") == f"{WORDS[best]} ({100 * expected[best]:.1f} %)."
         for words, first, second in (("A entails B", B, A), ("B entails A", A, B)):
             (sim,) = encoder.similarity([first], [second]).tolist()
@@ -126,11 +129,12 @@ def test_the_examples_show_what_the_model_says_of_each_right_or_wrong(
         chances = encoder.relation([a for a, _ in pairs], [b for _, b in pairs]).numpy()
         assert len(lines) >= 10
         right = 0
-        for line, row in zip(lines, chances, strict=True):
+        names = encoder.decide([a for a, _ in pairs], [b for _, b in pairs])
+        assert any(name != RELATIONS[row.argmax()] for name, row in zip(names, chances, strict=True))
+        for line, row, name in zip(lines, chances, names, strict=True):
             said, true = re.search(r"(?:Right|Wrong): (.*?) \(.*?\)(?:; true is: (.*))?\.$", line).groups()  # type: ignore[union-attr]
-            name = RELATIONS[row.argmax()]
             assert said == WORDS[name]
-            assert f"({100 * row.max():.1f} %)" in line
+            assert f"({100 * row[RELATIONS.index(name)]:.1f} %)" in line
             right += true is None
             assert ("Wrong" in line) == (true is not None) and true != said
         assert 0 < right < len(lines)

@@ -20,6 +20,7 @@ from pipeline.data.schema import RELATIONS
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.threshold import Calibration
 from pipeline.serving.guard import HEADER_BYTES
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
@@ -38,6 +39,9 @@ def encoder(registry: Registry) -> GaussianEncoder:
 
     def with_relation(encoder: GaussianEncoder) -> None:
         encoder.relation_head = drawn_relation()
+        # Two of the four pairs reach it.
+        middle = float(encoder.score(A, B).sort().values[1:3].mean())
+        encoder.calibration = Calibration(threshold=middle, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
 
     return registry.encoder(registry.add(1, with_relation))
 
@@ -88,6 +92,19 @@ def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, enc
         answer = server.good("/relation", {"premises": a, "hypotheses": b})
         rows = [dict(zip(RELATIONS, row, strict=True)) for row in encoder.relation(a, b).tolist()]
         assert [pytest.approx(row, rel=1e-4) for row in rows] == answer["relation"]
+        assert answer["label"] == encoder.decide(a, b)
+        entails = server.good("/entails", {"premises": a, "hypotheses": b})
+        assert (entails["model"], entails["threshold"]) == (
+            answer["model"],
+            encoder.calibration and encoder.calibration.threshold,
+        )
+        assert entails["score"] == pytest.approx(encoder.score(a, b).tolist(), rel=1e-4)
+        assert entails["entails"] == encoder.entails(a, b).tolist() == [label == "entailment" for label in answer["label"]]
+        assert (answer["cut"], answer["unknown"]) == (entails["cut"], entails["unknown"])
+        assert answer["unknown"] == encoder.encode_counted([*a, *b])[1].strange >= 1
+    assert {True, False} == {*encoder.entails(A, B).tolist()}
+    answer = server.good("/encode", {"sentences": ["a dog runs", "dog " * 100, "犬が走る"]})
+    assert (answer["cut"], answer["unknown"]) == (1, 1)
 
 
 def test_openais_client_gets_the_means(registry: Registry, encoder: GaussianEncoder, server: Server) -> None:
@@ -299,3 +316,5 @@ def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Reg
     for path, body in (("/relation", {"premises": ["x"], "hypotheses": ["y"]}), ("/search", S | {"by": "relation"})):
         status, answer = server.ask(path, body)
         assert status == 409 and "no relation head" in answer["error"]["message"]
+    status, answer = server.ask("/entails", {"premises": ["x"], "hypotheses": ["y"]})
+    assert status == 409 and "has no threshold; ask /similarity" in answer["error"]["message"]

@@ -54,7 +54,7 @@ STS_LAYOUTS = (
     ("premise", "hypothesis", "relatedness_score"),
 )
 
-_KNOWN_LABELS = (
+KNOWN_LABELS = (
     {name: code for code, name in enumerate(LABELS)}
     | {"": NO_LABEL, "-": NO_LABEL}
     | {"a_entails_b": ENTAILMENT, "a_neutral_b": NEUTRAL, "a_contradicts_b": CONTRADICTION}
@@ -216,9 +216,9 @@ class Columns:
             return pa.repeat(pa.scalar(otherwise, pa.int8()), block.rows)
         own = {label_key(name): NO_LABEL if label == "none" else LABELS.index(label) for name, label in spec.labels.items()}
         classes = [label_key(name) for name in self._file.class_names.get(column, ())]
-        names = _KNOWN_LABELS | own
+        names = KNOWN_LABELS | own
         numbers = {str(number): names[key] for number, key in enumerate(classes) if key in names}
-        known = _KNOWN_LABELS | ({"-1": NO_LABEL} if classes else {}) | numbers | own
+        known = KNOWN_LABELS | ({"-1": NO_LABEL} if classes else {}) | numbers | own
         values = _decoded(block.columns[column])
         encoded = (values if _is_number(values.type) else self.text(block, column)).dictionary_encode()
         # Null and NaN mean no label.

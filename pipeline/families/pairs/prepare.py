@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.config.data_params import DataParams
-from pipeline.config.params import EvaluateParams
+from pipeline.config.params import EvaluateParams, Params
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
 from pipeline.data.generated.everyday import everyday_sentences
@@ -77,6 +77,16 @@ def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Re
         tests, step = sorted(report["tests"]), evaluate.threshold_step
         report["hypothesis_only"] = hypothesis_only_of(work, tests, step, evaluate.entailment_if)
     return report
+
+
+def check_trainable(report: Report, params: Params) -> None:
+    """Check that `train.triplets` leaves triplets."""
+    train = report["train"]
+    if params.train.triplets == "with-contradiction" and train["triplets"] and not train["triplets_with_contradiction"]:
+        raise UserError(
+            "params.yaml: train.triplets: with-contradiction leaves nothing to train on: no premise of an entailment pair has a "
+            "contradiction (as where data have two classes only); write all"
+        )
 
 
 def contents(data: DataParams) -> list[Iterable[Any]]:

@@ -76,9 +76,9 @@ def embedded(documents: Iterable[Document], encode: Callable[[list[str]], Featur
 
 def means_of(encoder: GaussianEncoder, texts: Sequence[str], kind: str) -> Features:
     """(m, D) means of m texts, float32; a warning says how many were cut. `kind`: what it calls the texts."""
-    encoded, cut = encoder.encode_counted(texts)
-    if cut:
-        log.warning(f"{cut:,} of {len(texts):,} {kind} are longer than {encoder.params.max_length} tokens and were cut")
+    encoded, reading = encoder.encode_counted(texts)
+    for line in reading.lines(encoder.longest):
+        log.warning(f"of {len(texts):,} {kind} {line}")
     return encoded.mean.numpy()
 
 

@@ -91,8 +91,6 @@ function onSubmit(name, work) {
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-const likeliest = (chances) => Object.keys(WORDS).reduce((x, y) => (chances[y] > chances[x] ? y : x));
-
 // Without a relation head, or if the server refuses, there are no examples.
 async function showExamples() {
   get("examples").hidden = true;
@@ -107,7 +105,7 @@ async function showExamples() {
   }
   let right = 0;
   get("answered").replaceChildren(...examples.map(([kind, a, b, truth], row) => {
-    const best = likeliest(answer.relation[row]);
+    const best = answer.label[row];
     right += best === truth;
     const item = document.createElement("li");
     const note = document.createElement("span");
@@ -136,6 +134,10 @@ function bar(words, value, text) {
   return row;
 }
 
+// What the model did not see of the texts.
+const unseen = ({ cut, unknown }) => (unknown ? "The model does not know most of these words; its answer means nothing. " : "")
+  + (cut ? "The end of a text was cut off: it is longer than the model reads. " : "");
+
 async function compare() {
   const [a, b] = [get("a").value, get("b").value];
   const [encoded, similarity, relation] = await askTogether(() => [
@@ -148,17 +150,17 @@ async function compare() {
   const rows = [];
   if (relation) {
     const chances = relation.relation[0];
-    const best = likeliest(chances);
+    const [best] = relation.label;
     get("verdict").textContent = `${WORDS[best]} (${percent(chances[best])}).`;
-    get("bars-note").textContent = `Probabilities by the relation head; the other numbers are ${serving.similarity}.`;
+    get("bars-note").textContent = `${unseen(encoded)}Probabilities by the relation head; the other numbers are ${serving.similarity}.`;
     for (const name in WORDS) rows.push(bar(WORDS[name], chances[name], percent(chances[name])));
   } else if (serving.directed) {
     const [first, second] = forward >= backward ? "AB" : "BA";
     get("verdict").textContent = `If one entails the other, then ${first} entails ${second}.`;
-    get("bars-note").textContent = `Scores: ${serving.similarity}, between 0 and 1. They are not probabilities: this model has no relation head.`;
+    get("bars-note").textContent = `${unseen(encoded)}Scores: ${serving.similarity}, between 0 and 1. They are not probabilities: this model has no relation head.`;
   } else {
     get("verdict").textContent = `The similarity is ${backward.toFixed(3)}.`;
-    get("bars-note").textContent = `The similarity is ${serving.similarity}. This model was not trained to say which sentence entails which.`;
+    get("bars-note").textContent = `${unseen(encoded)}The similarity is ${serving.similarity}. This model was not trained to say which sentence entails which.`;
   }
   if (serving.directed) {
     rows.push(bar("Score of “A entails B”", forward, forward.toFixed(4)), bar("Score of “B entails A”", backward, backward.toFixed(4)));

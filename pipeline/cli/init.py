@@ -1,0 +1,231 @@
+"""`gausscse init FILE`: makes a project of a user's own file of pairs; `gausscse split FILE OUT` only divides it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import re
+import shutil
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.config.data_params import FileSpec
+from pipeline.config.load import load_params
+from pipeline.config.params import PARAMS_FILE
+from pipeline.config.preset import apply_presets
+from pipeline.config.types import label_key
+from pipeline.data.measure import FUNCTION_WORDS
+from pipeline.data.readers import open_pairs
+from pipeline.data.readers.guess import NO, Understood, understood
+from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NO_LABEL, RawRows
+from pipeline.utils.atomic_io import refuse_taken, write_directory, write_text
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+from pipeline.utils.parser import Parser
+
+_PARTS = ("train", "dev", "test")
+_WRITTEN = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "entailment_ba")])
+# Premises that the development and the test set get at least, where there are enough; the most of all that one of them takes.
+_PREMISES, _SHARE, _MOST_SHARE = 80, 0.1, 0.25
+# Sentences whose tokens are counted.
+_SAMPLE = 20_000
+# Training steps of a batch of 32 triplets, and examples that the relation head sees, at least.
+_STEPS, _EXAMPLES, _BATCH = 300, 200_000, 32
+_SHOWN = 5
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write own/NAME, presets/NAME.yaml and params.yaml for the file that the command line names."""
+    parser = _parser("init", "Make a project of your own file of pairs: divide it, and write a preset and params.yaml.")
+    parser.add_argument("--name", help="of the data, the preset and the model; default: from the file's name")
+    parser.add_argument("--recipe", default="recommended", help="the preset that says how to train; default: recommended")
+    options = parser.parse_args(arguments)
+    file = Path(options.file)
+    name = options.name or re.sub(r"[^a-z0-9]+", "-", file.name.partition(".")[0].lower()).strip("-") or "own"
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UserError(f"--name {name!r}: write letters, digits, - and _")
+    folder, preset = Path("own") / name, Path("presets") / f"{name}.yaml"
+    if preset.exists():
+        raise UserError(f"{preset}: already exists; choose another --name, or remove it")
+    refuse_taken(folder)
+    params = load_params()
+    apply_presets([options.recipe], write=False)
+    read = _shown(file, options)
+    counts = divide(open_pairs(file.parent, read.spec), folder)
+    write_text(preset, _preset(name, folder, counts, _longest(folder, params.model)))
+    try:
+        changes = apply_presets([options.recipe, name])
+    except UserError:
+        preset.unlink()
+        shutil.rmtree(folder)
+        raise
+    log.info(f"{PARAMS_FILE}: {len(changes)} keys changed, by the presets {options.recipe} and {name}; now run `make repro`")
+
+
+def split(arguments: Sequence[str]) -> None:
+    """Divide a file into three sets."""
+    parser = _parser("split", "Divide a file of pairs into train, dev and test, so that no premise is in two of them.")
+    parser.add_argument("out", help="a new folder")
+    options = parser.parse_args(arguments)
+    out = Path(options.out)
+    refuse_taken(out)
+    divide(open_pairs(Path(options.file).parent, _shown(Path(options.file), options).spec), out)
+
+
+def _parser(command: str, description: str) -> Parser:
+    parser = Parser(prog=f"gausscse {command}", description=description)
+    parser.add_argument("file", help="csv, tab-separated, jsonl or Parquet")
+    for role in ("premise", "hypothesis", "label", "contradiction"):
+        parser.add_argument(f"--{role}", metavar="COLUMN", help=f"column of the {role}; default: guessed")
+    parser.add_argument("--all", choices=LABELS, help="the label of every row, for a file without labels")
+    parser.add_argument("--labels", type=_meanings, default={}, metavar="NAME=MEANING,...", help="what label names mean")
+    parser.add_argument("--separator", help="the character between two columns; default: the most frequent one")
+    parser.add_argument("--yes", action="store_true", help='take what is guessed; a class such as "no" of two is then neutral')
+    return parser
+
+
+def _meanings(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, meaning = part.rpartition("=")
+        if not name or meaning not in (*LABELS, "none"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=MEANING with a meaning of {', '.join(LABELS)} or none")
+        found[name] = meaning
+    return found
+
+
+def _shown(file: Path, options: argparse.Namespace) -> Understood:
+    """How the file is read, shown; asked and confirmed where a person is there."""
+    person = sys.stdin.isatty() and not options.yes
+
+    def ask(label: str, about: str) -> str | None:
+        names: tuple[str, ...] = ("entailment", "neutral", "contradiction", "none")
+        while person:
+            answer = input(f"What does {label!r} mean ({about})? [{'/'.join(names)}] ").strip().lower()
+            if len(found := [one for one in names if answer and one.startswith(answer)]) == 1:
+                return found[0]
+        return "neutral" if options.yes and label_key(label) in NO else None
+
+    roles = {role: getattr(options, role) for role in ("premise", "hypothesis", "label", "contradiction", "separator", "labels")}
+    read = understood(file.parent, FileSpec(path=file.name, fixed_label=options.all, **roles), ask)
+    spec = read.spec
+    print(
+        f"{file}: premise: {spec.premise}, hypothesis: {spec.hypothesis}, label: {spec.label or spec.fixed_label or 'entailment'}"
+    )
+    for label, (meaning, number) in read.labels.items():
+        print(f"  label {label!r}: {meaning}, {number:,} rows")
+    batch = next(iter(open_pairs(file.parent, spec)), None)
+    for row in batch.slice(0, _SHOWN).to_pylist() if batch is not None else ():
+        label = "no label" if row["label"] == NO_LABEL else LABELS[row["label"]]
+        print(f"  {label}: {row['premise'][:60]!r} → {row['hypothesis'][:60]!r}")
+    if person and input("Is this right? [y/n] ").strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was written; say what is meant with the options (--help lists them)")
+    return read
+
+
+def divide(rows: RawRows, out: Path) -> dict[str, Counter[int]]:
+    """Write train.parquet, dev.parquet and test.parquet; all pairs of a premise are in one of them, which its hash decides.
+
+    Returns:
+        set → label code → number of rows.
+
+    Raises:
+        UserError: there are too few premises for three sets.
+    """
+    places = [np.array([_place(text) for text in batch["premise"].to_pylist()]) for batch in rows]
+    premises = len(np.unique(np.concatenate(places))) if places else 0
+    share = min(_MOST_SHARE, max(_SHARE, _PREMISES / max(premises, 1)))
+    counts = {name: Counter[int]() for name in _PARTS}
+    with write_directory(out) as folder:
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(pq.ParquetWriter(folder / f"{name}.parquet", _WRITTEN)) for name in _PARTS}
+            for batch, place in zip(rows, places, strict=True):
+                part = np.select([place < share, place < 2 * share], [2, 1], 0)
+                labels = [_names(batch[column]) for column in ("label", "reverse_label")]
+                table = pa.table([batch["premise"], batch["hypothesis"], *labels], schema=_WRITTEN)
+                for number, name in enumerate(_PARTS):
+                    files[name].write_table(table.filter(pa.array(part == number)))
+                    counts[name].update(batch["label"].to_numpy()[part == number].tolist())
+        for name, of in counts.items():
+            if not of[ENTAILMENT] or of[ENTAILMENT] == of.total() - of[NO_LABEL]:
+                which = "only" if of[ENTAILMENT] else "no"
+                raise UserError(
+                    f"{rows.name}: of its {premises:,} premises, set {name} would get {which} entailments; every set needs these "
+                    "and others: add pairs of other premises, or check what the labels mean"
+                )
+    for name, of in counts.items():
+        words = ", ".join(f"{LABELS[code] if code >= 0 else 'no label'} {of[code]:,}" for code in sorted(of))
+        log.info(f"{out / f'{name}.parquet'}: {of.total():,} rows ({words})")
+    return counts
+
+
+def _place(premise: str) -> float:
+    """A number in [0, 1) that follows from the text, and does not depend on the one by which a promotion part is chosen."""
+    text = " ".join(unicodedata.normalize("NFC", premise).split())
+    return int.from_bytes(hashlib.sha256(f"split {text}".encode()).digest()[:8], "big") / 2**64
+
+
+def _names(codes: pa.Array) -> pa.Array:
+    return pa.array([None if code == NO_LABEL else LABELS[code] for code in codes.to_pylist()], pa.string())
+
+
+def _longest(folder: Path, model: Any) -> tuple[int, float]:
+    """`model.max_length` for the training sentences, and the share of them that it cuts, in percent."""
+    from pipeline.models.backbone import load_tokenizer, resolve
+
+    tokenizer: Any = load_tokenizer(resolve(model.backbone, model.revision))
+    table = pq.read_table(folder / "train.parquet", columns=["premise", "hypothesis"])
+    texts = [text for column in table.columns for text in column.to_pylist()]
+    texts = [texts[row] for row in np.random.default_rng(0).permutation(len(texts))[:_SAMPLE]]
+    lengths = np.array([len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]])
+    longest = 8 * math.ceil(float(np.quantile(lengths, 0.998, method="higher")) / 8)
+    longest = max(16, min(longest, tokenizer.model_max_length))
+    return longest, 100 * float((lengths > longest).mean())
+
+
+def _preset(name: str, folder: Path, counts: dict[str, Counter[int]], longest: tuple[int, float]) -> str:
+    train = counts["train"]
+    texts = pq.read_table(folder / "train.parquet", columns=["hypothesis"])["hypothesis"].to_pylist()[:_SAMPLE]
+    english = sum(re.search(rf"(?i)\b(?:{FUNCTION_WORDS})\b", text) is not None for text in texts) > len(texts) / 2
+    minimal = min(60_000, train.total()) if english else 0
+    epochs = min(10, math.ceil(_STEPS * _BATCH / train[ENTAILMENT]))
+    steps = max(1, epochs * train[ENTAILMENT] // _BATCH)
+    cut = f" ({longest[1]:.1f} % of the sentences are cut)" if longest[1] else ""
+    return f"""\
+# Written by `gausscse init`; yours to change. `gausscse preset recommended {name}` puts it into params.yaml.
+data:
+  source: files
+  root: {json.dumps(str(folder))}
+  # Pairs made by changing a word of an English sentence; none for other languages.
+  minimal_pairs: {minimal}
+  files:
+    train:
+      - {{path: train.parquet}}
+    dev: {{path: dev.parquet}}
+    tests:
+      {json.dumps(name + "_test")}: {{path: test.parquet}}
+    sts: {{}}
+model:
+  # Tokens{cut}.
+  max_length: {longest[0]}
+train:
+  # with-contradiction leaves out the entailments of premises without a contradiction.
+  triplets: {"with-contradiction" if train[CONTRADICTION] > train[ENTAILMENT] / 2 else "all"}
+  epochs: {epochs}
+  eval_every: {max(1, min(250, steps // 4))}
+relation:
+  epochs: {min(20, max(3, math.ceil(_EXAMPLES / (train.total() + minimal))))}
+register:
+  name: {json.dumps(name)}
+"""
