@@ -39,7 +39,7 @@ from pipeline.utils.errors import UserError, run_stage
 
 _ITEMS, _SEED = 200, 1
 # Pairs of each kind of changed words, and dimensions.
-_CHANGED, _DIMS = 60, (128, 64)
+_CHANGED, _DIMS = 60, (128,)
 _EVERYDAY = Path(__file__).parents[1] / "tests/everyday.tsv"
 
 

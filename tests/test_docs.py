@@ -20,7 +20,7 @@ _PATH = re.compile(r"(?<![\w/.~-])(?:pipeline|stages|tests|bench|docs|deploy|sch
 _MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)(?=[`:])")
 _TEST = re.compile(r"\b(test_\w+\.py)(?:::(test_\w+))?")
 # A file that the commands of a page make.
-_MADE = re.compile(r"cat > (\S+) <<")
+_MADE = re.compile(r"cat >+ (\S+) <<")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scipy.stats import t
 
+from pipeline.families.pairs.real_probe import COLUMNS
 from tests.conftest import ROOT
 
 FIGURES = sorted(path.stem for path in (ROOT / "docs/figures").glob("*.json"))
@@ -19,6 +20,7 @@ SETS = {"recommended": ("snli_test", "sick_test", "mnli_dev_matched"), "quick": 
 # Of SICK's entailment pairs it is known which hold one way only.
 WAY = {"sick_test": "one_way_"}
 NEUTRAL = 'of neutral pairs, "the premise entails"'
+TITLES = {"snli_test": "SNLI test", "sick_test": "SICK test", "mnli_dev_matched": "MultiNLI matched"}
 PHENOMENA = ("role swap", "antonym", "hypernym", "number", "negation", "all")
 
 Table = tuple[str, list[list[str]]]
@@ -72,7 +74,8 @@ def recommended() -> Iterator[Table]:
                 for set_name in SETS[name]
                 for key in keys
             ]
-            rows.append(row("gain by similarity alone" if prefix else "gain of `recommended`", gains))
+            if not prefix:
+                rows.append(row("gain of `recommended`", gains))
         yield title, rows
     measures = (("length-only", "length_only"), ("by similarity alone", "sim"), ("`recommended`", "score"))
     yield (
@@ -90,7 +93,53 @@ def recommended() -> Iterator[Table]:
         ],
     )
     yield NEUTRAL, [means(name, label, ours, [f"direction.neutral_{measure}"]) for label, measure in measures]
-    yield "", list(probe_rows(name, ("simcse", "recommended by similarity alone", "recommended")))
+    yield "three-way accuracy", [means(name, "`recommended`", ours, ["three_way"])]
+    for set_name in SETS[name]:
+        yield f"{TITLES[set_name]}, called", confusion(name, ours, set_name)
+    yield "", list(probe_rows(name, ("simcse", "recommended")))
+    yield "changed words", changed_words(name, ("simcse", "recommended"))
+    yield "everyday pairs", [everyday(name)]
+    yield "dimensions", dimensions(name)
+
+
+def confusion(name: str, recipe: str, set_name: str) -> list[list[str]]:
+    """What the pairs of each label are called."""
+    labels = ("entailment", "neutral", "contradiction")
+    return [
+        row(gold, [cell(values(name, recipe, set_name, f"confusion.{gold}.{called}")) for called in labels]) for gold in labels
+    ]
+
+
+def by_seed(name: str, *keys: str) -> list[Any]:
+    """The values of the seeds below these keys of the figures, in order."""
+    found: Any = figures(name)
+    for key in keys:
+        found = found[key]
+    return [found[seed] for seed in sorted(found)]
+
+
+def changed_words(name: str, recipes: tuple[str, ...]) -> list[list[str]]:
+    found = [(recipe, by_seed(name, "real_probe", recipe)) for recipe in recipes]
+    return [
+        row(f"`{recipe}`", [cell([seed[kind] for seed in seeds]) if kind in seeds[0] else "" for kind in COLUMNS])
+        for recipe, seeds in found
+    ]
+
+
+def everyday(name: str) -> list[str]:
+    counts = ("right", "contradictions called entailment", "directions right", "three-way right")
+    return row(f"`{name}`", [", ".join(str(seed[count]) for seed in by_seed(name, "everyday")) for count in counts])
+
+
+def dimensions(name: str) -> list[list[str]]:
+    seeds = by_seed(name, "dims")
+    return [
+        row(
+            dims,
+            [cell([seed[dims][set_name][by] for seed in seeds]) for set_name in SETS[name] for by in ("similarity", "score")],
+        )
+        for dims in seeds[0]
+    ]
 
 
 def quick() -> Iterator[Table]:
@@ -115,8 +164,7 @@ def quick() -> Iterator[Table]:
                 row("hypothesis-only", [only, *[""] * 5]),
             ],
         )
-        labels = ("entailment", "neutral", "contradiction")
-        yield f"{kind} test, called", [row(gold, cells([f"confusion.{gold}.{called}" for called in labels])) for gold in labels]
+        yield f"{kind} test, called", confusion(name, recipe, set_name)
     yield "", list(probe_rows(name, ("quick by similarity alone", "quick")))
 
 

@@ -81,6 +81,6 @@ def test_requests_that_write_share_calls_only_with_each_other(operator_model: Pa
 
     compressed, fused, _, plain = asyncio.run(ask())
     assert [[job.write for job in call] for call in calls] == [[False], [False], [True, True], [False, False]]
-    assert compressed.texts == encoder.decode(encoder.compress(A))
-    assert fused.texts == encoder.decode(encoder.fuse(A, B))
-    assert plain.texts is None
+    assert compressed.value.texts == encoder.decode(encoder.compress(A))
+    assert fused.value.texts == encoder.decode(encoder.fuse(A, B))
+    assert plain.value.texts is None

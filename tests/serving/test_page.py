@@ -139,6 +139,21 @@ def test_the_examples_show_what_the_model_says_of_each_right_or_wrong(
             assert ("Wrong" in line) == (true is not None) and true != said
         assert 0 < right < len(lines)
         assert f"{right} of {len(lines)} are right" in opened.text("#examples-note")
+        row = names.index(next(name for name in names if name != "entailment"))
+        opened.page.locator("#answered li button").nth(row).click()
+        opened.until("!document.querySelector('#compare button').disabled && !document.getElementById('comparison').hidden", 60)
+        assert (opened.page.input_value("#a"), opened.page.input_value("#b")) == tuple(pairs[row])
+        assert opened.text("#verdict").startswith(WORDS[names[row]])
+        # Nothing green: one entails the other in blue, a contradiction in orange.
+        colours = opened.page.locator("#bars tr").evaluate_all(
+            "(rows) => rows.map((row) => [row.className, getComputedStyle(row.querySelector('meter')).getPropertyValue('--bar')])"
+        )
+        assert dict(colours[:4]) == {
+            "entailment": "#0072b2",
+            "reversed": "#0072b2",
+            "neutral": "#565c63",
+            "contradiction": "#c44e00",
+        }
         assert opened.wrong == []
 
 

@@ -112,15 +112,26 @@ async function showExamples() {
     note.className = best === truth ? "soft" : "error";
     note.textContent = ` ${best === truth ? "Right" : "Wrong"}: ${WORDS[best]} (${percent(answer.relation[row][best])})`
       + `${best === truth ? "" : `; true is: ${WORDS[truth]}`}.`;
-    item.append(`${kind}: “${a}” “${b}”`, note);
+    const pair = document.createElement("button");
+    pair.type = "button";
+    pair.className = "pair";
+    pair.textContent = `“${a}” “${b}”`;
+    pair.addEventListener("click", () => {
+      get("a").value = a;
+      get("b").value = b;
+      get("compare").requestSubmit();
+      get("compare-title").scrollIntoView();
+    });
+    item.append(`${kind}: `, pair, note);
     return item;
   }));
-  get("examples-note").textContent = `One pair of each kind, and what this model says of A and B: ${right} of ${examples.length} are right.`;
+  get("examples-note").textContent = `One pair of each kind, and what this model says of A and B: ${right} of ${examples.length} are right. Press a pair to see more.`;
   get("examples").hidden = false;
 }
 
-function bar(words, value, text) {
+function bar(words, value, text, kind = "") {
   const row = document.createElement("tr");
+  row.className = kind;
   const head = document.createElement("th");
   head.scope = "row";
   head.textContent = words;
@@ -152,8 +163,8 @@ async function compare() {
     const chances = relation.relation[0];
     const [best] = relation.label;
     get("verdict").textContent = `${WORDS[best]} (${percent(chances[best])}).`;
-    get("bars-note").textContent = `${unseen(encoded)}Probabilities by the relation head; the other numbers are ${serving.similarity}.`;
-    for (const name in WORDS) rows.push(bar(WORDS[name], chances[name], percent(chances[name])));
+    get("bars-note").textContent = `${unseen(encoded)}Probabilities by the relation head (blue: one sentence entails the other; grey: neither; orange: they contradict each other); the other numbers are ${serving.similarity}.`;
+    for (const name in WORDS) rows.push(bar(WORDS[name], chances[name], percent(chances[name]), name));
   } else if (serving.directed) {
     const [first, second] = forward >= backward ? "AB" : "BA";
     get("verdict").textContent = `If one entails the other, then ${first} entails ${second}.`;
