@@ -205,3 +205,27 @@ def test_a_page_names_the_commit_and_the_command_of_the_figures(name: str) -> No
     assert run["commit"][:7] in page
     assert f"`{run['command']}`" in page
     assert f"(figures/{name}.json)" in page
+
+
+def test_the_recommended_recipe_keeps_what_was_reached() -> None:
+    """Means over the seeds, in percent; a recipe that falls below them must say why."""
+    least = {
+        ("snli_test", "pr_auc"): 90, ("sick_test", "pr_auc"): 83, ("mnli_dev_matched", "pr_auc"): 82.5,
+        ("snli_test", "directed_pr_auc"): 85, ("sick_test", "directed_pr_auc"): 70, ("mnli_dev_matched", "directed_pr_auc"): 74,
+        ("snli_test", "hard.pr_auc"): 74, ("sick_test", "direction.one_way_score"): 91,
+        ("snli_test", "three_way"): 79, ("mnli_dev_matched", "three_way"): 71,
+    }  # fmt: skip
+    for (set_name, key), value in least.items():
+        assert statistics.mean(values("recommended", "recommended", set_name, key)) >= value, (set_name, key)
+    for set_name in SETS["recommended"]:
+        for key in ("pr_auc", "hard.pr_auc"):
+            ours, theirs = (values("recommended", recipe, set_name, key) for recipe in ("recommended", "simcse"))
+            assert min(ours) > max(theirs), (set_name, key)
+    for seed in by_seed("recommended", "everyday"):
+        assert seed["right"] >= 48 and seed["contradictions called entailment"] <= 2
+    for seed in by_seed("recommended", "real_probe", "recommended"):
+        assert seed["all"] >= 80
+        assert all(seed[kind] >= 65 for kind in COLUMNS if kind != "role swap")
+    for seed in by_seed("recommended", "dims"):
+        for whole, short in zip(seed["384"].values(), seed["128"].values(), strict=True):
+            assert all(short[by] >= 0.98 * whole[by] for by in whole)
