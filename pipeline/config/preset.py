@@ -52,14 +52,17 @@ def apply_presets(
     # By default ruamel writes null as an empty value.
     round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
     target = round_trip.load(before)
-    changes: list[str] = []
+    first: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     for file in (folder / f"{name}.yaml" for name in chosen):
         values = read_yaml_text(file).replace("${GAUSSCSE_DATA}", os.environ.get("GAUSSCSE_DATA") or "../shared/data")
         parse_yaml(values, str(file))
         for parent, key, value, path in _leaves(round_trip.load(values), target):
             if parent.get(key) != value:
-                changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
+                first.setdefault(path, parent.get(key))
+                last[path] = value
                 _replace(parent, key, value)
+    changes = [f"{path}: {_short(first[path])} → {_short(value)}" for path, value in last.items() if first[path] != value]
     out = io.StringIO()
     round_trip.dump(target, out)
     if changes:

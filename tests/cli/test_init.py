@@ -188,9 +188,13 @@ def test_what_is_unclear_or_wrong_is_one_line_and_nothing_is_written(
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
-def test_presets_are_written_one_after_another(project: Path) -> None:
+def test_presets_are_written_one_after_another(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     preset.main(["quick", "files"])
     both = (project / "params.yaml").read_text(encoding="utf-8")
+    # What one writes and the next one takes back is no change.
+    assert capsys.readouterr().out.count("data.source: ") == 1
+    preset.main(["quick", "files"])
+    assert capsys.readouterr().out == "params.yaml already holds preset quick and files\n"
     preset.main(["quick"])
     preset.main(["files"])
     assert (project / "params.yaml").read_text(encoding="utf-8") == both
