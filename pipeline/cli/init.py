@@ -63,11 +63,11 @@ def main(arguments: Sequence[str]) -> None:
     apply_presets([options.recipe], write=False)
     read = _shown(file, options)
     counts = divide(open_pairs(file.parent, read.spec), folder)
-    write_text(preset, _preset(name, folder, counts, _longest(folder, params.model)))
     try:
+        write_text(preset, _preset(name, folder, counts, _longest(folder, params.model)))
         changes = apply_presets([options.recipe, name])
-    except UserError:
-        preset.unlink()
+    except BaseException:
+        preset.unlink(missing_ok=True)
         shutil.rmtree(folder)
         raise
     log.info(f"{PARAMS_FILE}: {len(changes)} keys changed, by the presets {options.recipe} and {name}; now run `make repro`")
@@ -136,6 +136,8 @@ def _shown(file: Path, options: argparse.Namespace) -> Understood:
 
 def divide(rows: RawRows, out: Path) -> dict[str, Counter[int]]:
     """Write train.parquet, dev.parquet and test.parquet; all pairs of a premise are in one of them, which its hash decides.
+
+    From 800 premises on, further rows move none to another set: with fewer, dev and test get larger shares.
 
     Returns:
         set → label code → number of rows.
