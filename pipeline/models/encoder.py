@@ -43,7 +43,7 @@ _WEIGHTS = "model.safetensors"
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
-MOST_UNKNOWN = 0.3
+MOST_UNKNOWN = 0.15
 """A text with a larger share of unknown tokens is not one that the model can say anything about."""
 # Outside training: the number of blocks of equal length that a forward pass is divided into.
 _ENCODE_BLOCKS = 4
@@ -61,7 +61,7 @@ class Reading(NamedTuple):
         """What people should know of it, a line for each fault; `longest`: the tokens that the model reads."""
         numbers = {
             f"{{:,}} are longer than {longest} tokens and were cut": int(self.cut.sum()),
-            "{:,} consist of words or characters that the model does not know; is its language another one?": self.strange,
+            "{:,} have many words or characters that the model does not know; are they in another language?": self.strange,
         }
         return [words.format(number) for words, number in numbers.items() if number]
 
@@ -71,7 +71,7 @@ class Reading(NamedTuple):
 
     @property
     def strange(self) -> int:
-        """Texts that are mostly unknown."""
+        """Texts with many unknown tokens."""
         return int((self.unknown > MOST_UNKNOWN).sum())
 
 

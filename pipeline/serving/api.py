@@ -47,7 +47,7 @@ def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, *, 
         redirect_slashes=False,
         title=f"GaussCSE: {champion.name}",
         description="Sentence embeddings, and how two sentences relate. Answers name the `model` (its version; /health describes "
-        "it), the number of texts that were `cut` because they are too long, and of texts mostly of words `unknown` to it.",
+        "it), the number of texts that were `cut` because they are too long, and of texts with many words `unknown` to it.",
         version="1",
     )
     _show_errors(app)

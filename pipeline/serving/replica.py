@@ -71,7 +71,7 @@ class Answered(NamedTuple):
     cut: int
     """Texts that were longer than the model reads."""
     unknown: int
-    """Texts that are mostly of words or characters that the model does not know."""
+    """Texts with many words or characters that the model does not know."""
 
 
 Answer = Gaussians | Gaussian | Means | Operated | list[float] | list[list[float]]

@@ -58,7 +58,7 @@ def test_texts_that_the_model_does_not_know_are_said(
 ) -> None:
     tiny_encoder(tiny_backbone).save_pretrained(tmp_path / "model")
     asked(tmp_path / "model", A, "犬が走る", capsys, monkeypatch)
-    assert "of 2 sentences 1 consist of words or characters that the model does not know" in caplog.text
+    assert "of 2 sentences 1 have many words or characters that the model does not know" in caplog.text
     with pytest.raises(UserError, match="sentence 1 is empty"):
         asked(tmp_path / "model", A, " ", capsys, monkeypatch)
 

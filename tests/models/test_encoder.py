@@ -83,7 +83,7 @@ def test_very_long_sentences_are_encoded_and_counted(encoder: GaussianEncoder) -
 
 def test_text_of_another_language_is_said_to_be_unknown(encoder: GaussianEncoder) -> None:
     texts = ["a dog runs", "犬が公園を走っている", "the old man is reading a long 犬 in the garden", "動物が動いている"]
-    with pytest.warns(UserWarning, match="^of 4 sentences 2 consist of words or characters that the model does not know"):
+    with pytest.warns(UserWarning, match="^of 4 sentences 2 have many words or characters that the model does not know"):
         encoder.encode(texts)
     _, reading = encoder.encode_counted(texts)
     # One word of ten, however many tokens the others have; no Japanese character is in the vocabulary.

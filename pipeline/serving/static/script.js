@@ -146,7 +146,7 @@ function bar(words, value, text, kind = "") {
 }
 
 // What the model did not see of the texts.
-const unseen = ({ cut, unknown }) => (unknown ? "The model does not know most of these words; its answer means nothing. " : "")
+const unseen = ({ cut, unknown }) => (unknown ? "The model does not know many of these words; do not trust its answer. " : "")
   + (cut ? "The end of a text was cut off: it is longer than the model reads. " : "");
 
 async function compare() {
