@@ -52,7 +52,7 @@ def main() -> None:
         # Imported only for a new version, because it takes seconds.
         from pipeline.models.relation_head import read_relation
         from pipeline.registry.publishing import About, published
-        from pipeline.tracking.datasets import data_sets, language_of
+        from pipeline.tracking.datasets import data_sets
 
         profile = read_json(PROFILE)
         about = About(
@@ -61,7 +61,6 @@ def main() -> None:
             numbers=numbers,
             hypothesis_only=profile.get("hypothesis_only", {}),
             generated=profile["source"] == "generated",
-            language=language_of(profile),
             data=data_sets(profile),
             commit=commit,
             versions=installed(),

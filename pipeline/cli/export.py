@@ -39,6 +39,8 @@ def main(arguments: Sequence[str]) -> None:
         encoder = GaussianEncoder.from_pretrained(folder)
     if options.dims is not None:
         encoder.cut(options.dims)
+        if encoder.calibration is None:
+            log.warning(f"{options.out}: has no threshold, since that of all dimensions does not fit; give `entails` one")
     if options.format == "gausscse":
         refuse_taken(Path(options.out))
         encoder.save_pretrained(options.out)

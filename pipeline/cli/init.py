@@ -18,25 +18,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from pipeline.config.data_params import FileSpec
-from pipeline.config.load import load_params
 from pipeline.config.params import PARAMS_FILE
-from pipeline.config.preset import apply_presets
+from pipeline.config.preset import apply_presets, composed
 from pipeline.config.types import label_key
-from pipeline.data.measure import FUNCTION_WORDS
+from pipeline.data.measure import is_english
 from pipeline.data.readers import open_pairs
 from pipeline.data.readers.guess import NO, Understood, understood
-from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NO_LABEL, RawRows
+from pipeline.data.schema import ENTAILMENT, LABELS, NO_LABEL, RawRows
 from pipeline.utils.atomic_io import refuse_taken, write_directory, write_text
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import UserError, escaped
 from pipeline.utils.logs import log
 from pipeline.utils.parser import Parser
 
 _PARTS = ("train", "dev", "test")
 _WRITTEN = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "entailment_ba")])
-# Premises that the development and the test set get at least, where there are enough; the most of all that one of them takes.
+# Premises that the development and the test set get, about, where there are enough; the most of all that one of them takes.
 _PREMISES, _SHARE, _MOST_SHARE = 80, 0.1, 0.25
 # Sentences whose tokens are counted.
 _SAMPLE = 20_000
@@ -59,12 +60,11 @@ def main(arguments: Sequence[str]) -> None:
     if preset.exists():
         raise UserError(f"{preset}: already exists; choose another --name, or remove it")
     refuse_taken(folder)
-    params = load_params()
-    apply_presets([options.recipe], write=False)
+    model = composed([options.recipe])[2].model
     read = _shown(file, options)
     counts = divide(open_pairs(file.parent, read.spec), folder)
     try:
-        write_text(preset, _preset(name, folder, counts, _longest(folder, params.model)))
+        write_text(preset, _preset(name, options.recipe, folder, counts["train"], _longest(folder, model)))
         changes = apply_presets([options.recipe, name])
     except BaseException:
         preset.unlink(missing_ok=True)
@@ -91,6 +91,7 @@ def _parser(command: str, description: str) -> Parser:
     parser.add_argument("--all", choices=LABELS, help="the label of every row, for a file without labels")
     parser.add_argument("--labels", type=_meanings, default={}, metavar="NAME=MEANING,...", help="what label names mean")
     parser.add_argument("--separator", help="the character between two columns; default: the most frequent one")
+    parser.add_argument("--quotes", choices=["csv", "none"], help="whether quotes enclose fields; default: as the file looks")
     parser.add_argument("--yes", action="store_true", help='take what is guessed; a class such as "no" of two is then neutral')
     return parser
 
@@ -112,26 +113,42 @@ def _shown(file: Path, options: argparse.Namespace) -> Understood:
     def ask(label: str, about: str) -> str | None:
         names: tuple[str, ...] = ("entailment", "neutral", "contradiction", "none")
         while person:
-            answer = input(f"What does {label!r} mean ({about})? [{'/'.join(names)}] ").strip().lower()
+            answer = _answer(f"What does {label!r} mean ({about})? [{'/'.join(names)}] ")
             if len(found := [one for one in names if answer and one.startswith(answer)]) == 1:
                 return found[0]
         return "neutral" if options.yes and label_key(label) in NO else None
 
-    roles = {role: getattr(options, role) for role in ("premise", "hypothesis", "label", "contradiction", "separator", "labels")}
-    read = understood(file.parent, FileSpec(path=file.name, fixed_label=options.all, **roles), ask)
+    keys = ("premise", "hypothesis", "label", "contradiction", "separator", "quotes", "labels")
+    given = {key: getattr(options, key) for key in keys}
+    if given["separator"] in ("\\t", "tab"):
+        given["separator"] = "\t"
+    try:
+        spec = FileSpec(path=file.name, fixed_label=options.all, **given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"--{first['loc'][0] if first['loc'] else 'label'}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
+    read = understood(file.parent, spec, ask)
     spec = read.spec
-    print(
-        f"{file}: premise: {spec.premise}, hypothesis: {spec.hypothesis}, label: {spec.label or spec.fixed_label or 'entailment'}"
-    )
+    columns = f"premise: {spec.premise}, hypothesis: {spec.hypothesis}, label: {spec.label or spec.fixed_label or 'entailment'}"
+    print(escaped(f"{file}: {columns}"))
     for label, (meaning, number) in read.labels.items():
         print(f"  label {label!r}: {meaning}, {number:,} rows")
     batch = next(iter(open_pairs(file.parent, spec)), None)
     for row in batch.slice(0, _SHOWN).to_pylist() if batch is not None else ():
         label = "no label" if row["label"] == NO_LABEL else LABELS[row["label"]]
         print(f"  {label}: {row['premise'][:60]!r} → {row['hypothesis'][:60]!r}")
-    if person and input("Is this right? [y/n] ").strip().lower() not in ("y", "yes"):
+    if person and _answer("Is this right? [y/n] ") not in ("y", "yes"):
         raise UserError("nothing was written; say what is meant with the options (--help lists them)")
     return read
+
+
+def _answer(question: str) -> str:
+    try:
+        return input(question).strip().lower()
+    except EOFError:
+        raise UserError("nothing was written: the questions were not answered; --help lists the options that do") from None
 
 
 def divide(rows: RawRows, out: Path) -> dict[str, Counter[int]]:
@@ -174,7 +191,9 @@ def divide(rows: RawRows, out: Path) -> dict[str, Counter[int]]:
 
 def _place(premise: str) -> float:
     """A number in [0, 1) that follows from the text, and does not depend on the one by which a promotion part is chosen."""
-    text = " ".join(unicodedata.normalize("NFC", premise).split())
+    # As in the rules of leaks, neither the normal form nor format characters make another text.
+    text = "".join(one for one in unicodedata.normalize("NFC", premise) if unicodedata.category(one) != "Cf")
+    text = " ".join(text.split())
     return int.from_bytes(hashlib.sha256(f"split {text}".encode()).digest()[:8], "big") / 2**64
 
 
@@ -187,25 +206,32 @@ def _longest(folder: Path, model: Any) -> tuple[int, float]:
     from pipeline.models.backbone import load_tokenizer, resolve
 
     tokenizer: Any = load_tokenizer(resolve(model.backbone, model.revision))
-    table = pq.read_table(folder / "train.parquet", columns=["premise", "hypothesis"])
-    texts = [text for column in table.columns for text in column.to_pylist()]
-    texts = [texts[row] for row in np.random.default_rng(0).permutation(len(texts))[:_SAMPLE]]
+    texts = _sample(folder)
     lengths = np.array([len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]])
     longest = 8 * math.ceil(float(np.quantile(lengths, 0.998, method="higher")) / 8)
     longest = max(16, min(longest, tokenizer.model_max_length))
     return longest, 100 * float((lengths > longest).mean())
 
 
-def _preset(name: str, folder: Path, counts: dict[str, Counter[int]], longest: tuple[int, float]) -> str:
-    train = counts["train"]
-    texts = pq.read_table(folder / "train.parquet", columns=["hypothesis"])["hypothesis"].to_pylist()[:_SAMPLE]
-    english = sum(re.search(rf"(?i)\b(?:{FUNCTION_WORDS})\b", text) is not None for text in texts) > len(texts) / 2
+def _sample(folder: Path) -> list[str]:
+    """Sentences of the training set, drawn at random."""
+    table = pq.read_table(folder / "train.parquet", columns=["premise", "hypothesis"])
+    rows = np.sort(np.random.default_rng(0).permutation(table.num_rows)[: _SAMPLE // 2])
+    return [text for column in table.take(rows).columns for text in column.to_pylist()]
+
+
+def _preset(name: str, recipe: str, folder: Path, train: Counter[int], longest: tuple[int, float]) -> str:
+    # Entailments whose premise has a contradiction.
+    pairs = pq.read_table(folder / "train.parquet", columns=["premise", "label"])
+    of_label = [pairs.filter(pc.equal(pairs["label"], label))["premise"] for label in ("entailment", "contradiction")]
+    complete = pc.sum(pc.is_in(of_label[0], pc.unique(of_label[1]))).as_py() or 0
+    english = is_english(_sample(folder))
     minimal = min(60_000, train.total()) if english else 0
     epochs = min(10, math.ceil(_STEPS * _BATCH / train[ENTAILMENT]))
     steps = max(1, epochs * train[ENTAILMENT] // _BATCH)
     cut = f" ({longest[1]:.1f} % of the sentences are cut)" if longest[1] else ""
     return f"""\
-# Written by `gausscse init`; yours to change. `gausscse preset recommended {name}` puts it into params.yaml.
+# Written by `gausscse init`; yours to change. `gausscse preset {recipe} {name}` puts it into params.yaml.
 data:
   source: files
   root: {json.dumps(str(folder))}
@@ -223,7 +249,7 @@ model:
   max_length: {longest[0]}
 train:
   # with-contradiction leaves out the entailments of premises without a contradiction.
-  triplets: {"with-contradiction" if train[CONTRADICTION] > train[ENTAILMENT] / 2 else "all"}
+  triplets: {"with-contradiction" if complete > train[ENTAILMENT] / 2 else "all"}
   epochs: {epochs}
   eval_every: {max(1, min(250, steps // 4))}
 relation:

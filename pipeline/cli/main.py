@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.families.family import families, part
 from pipeline.utils.environment import set_defaults
@@ -48,6 +48,14 @@ def main() -> None:
     run_stage(_run)
 
 
+def _version() -> str:
+    try:
+        return version("gausscse-pipeline")
+    except PackageNotFoundError:
+        # In a job, which brings the code without installing it.
+        return "(not installed)"
+
+
 def _run() -> None:
     # A command of a family is its part `command_NAME`.
     owners = {name: family for family in families() for name in family.commands}
@@ -60,7 +68,7 @@ def _run() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"gausscse {version('gausscse-pipeline')}")
+    parser.add_argument("--version", action="version", version=f"gausscse {_version()}")
     details, results = "also show details, such as the folder of a trial", "show only results, warnings and errors"
     parser.add_argument("-v", "--verbose", action="store_const", const="debug", dest="level", help=details)
     parser.add_argument("-q", "--quiet", action="store_const", const="warning", dest="level", help=results)

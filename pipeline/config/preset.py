@@ -17,7 +17,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.config.load import parse_params, parse_yaml, read_yaml_text
 from pipeline.config.objectives import objective_keys
-from pipeline.config.params import PARAMS_FILE
+from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.errors import UserError
 
@@ -25,13 +25,8 @@ from pipeline.utils.errors import UserError
 _OWN_NAMES = ("data.files.", "data.hub.", "evaluate.", "experiments.")
 
 
-def apply_presets(
-    chosen: Sequence[str], params: Path = Path(PARAMS_FILE), folder: Path = Path("presets"), *, write: bool = True
-) -> list[str]:
+def apply_presets(chosen: Sequence[str], params: Path = Path(PARAMS_FILE), folder: Path = Path("presets")) -> list[str]:
     """Write the values of presets, one after another, into the parameter file atomically.
-
-    Args:
-        write: False only checks that this is possible.
 
     Returns:
         one line per changed key, "section.key: old → new".
@@ -39,6 +34,16 @@ def apply_presets(
     Raises:
         UserError: a preset does not exist, one of the files is not accepted as YAML, or the result is not valid.
     """
+    changes, text, _ = composed(chosen, params, folder)
+    if changes:
+        write_text(params, text)
+    return changes
+
+
+def composed(
+    chosen: Sequence[str], params: Path = Path(PARAMS_FILE), folder: Path = Path("presets")
+) -> tuple[list[str], str, Params]:
+    """What `apply_presets` changes, the text that it writes, and the parameters in that; errors as there."""
     names = sorted(file.stem for file in folder.glob("*.yaml"))
     if unknown := [name for name in chosen if name not in names]:
         raise UserError(f"no preset {unknown[0]!r} in {folder}/; there are {', '.join(names) or 'none'}")
@@ -65,11 +70,7 @@ def apply_presets(
     changes = [f"{path}: {_short(first[path])} → {_short(value)}" for path, value in last.items() if first[path] != value]
     out = io.StringIO()
     round_trip.dump(target, out)
-    if changes:
-        parse_params(out.getvalue(), f"{params} with preset {' and '.join(chosen)}")
-        if write:
-            write_text(params, out.getvalue())
-    return changes
+    return changes, out.getvalue(), parse_params(out.getvalue(), f"{params} with preset {' and '.join(chosen)}")
 
 
 def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> Iterator[tuple[dict[str, Any], str, Any, str]]:

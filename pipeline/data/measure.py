@@ -7,6 +7,8 @@ order of the set's Parquet file.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,12 @@ _HTML = (
     r"</?(?i:a|b|blockquote|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|script|span|strong|su[bp]|table|t[dhr]|ul?)(?:\s[^<>]*)?/?>"
 )
 _RIGHT_TO_LEFT = r"[\p{Hebrew}\p{Arabic}\p{Syriac}\p{Thaana}\x{61C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
-FUNCTION_WORDS = (
+_FUNCTION_WORDS = (
     "a|about|after|all|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|had|has|have|he|her|his|how|i|if|in|"
     "into|is|it|its|me|more|my|no|not|of|off|on|one|or|our|out|over|she|should|so|some|than|that|the|their|them|then|there|"
     "these|they|this|those|to|two|up|was|we|were|what|when|where|which|while|who|why|will|with|would|you|your"
 )
+_ONLY_ENGLISH = frozenset(("the", "and", "with", "this", "that", "from", "they", "their", "there", "while", "two", "people"))
 _LETTERS = {
     "Latin": r"\p{Latin}",
     "Greek": r"\p{Greek}",
@@ -73,7 +76,7 @@ _ODDITIES = {
     "not_nfc": ("not in Unicode form NFC", "nfc_normalize(t) <> t"),
     "no_function_word": (
         f"no English function word in {FUNCTION_WORD_LENGTH} words or more",
-        f"words >= {FUNCTION_WORD_LENGTH} AND script(t) = {_LATIN} AND NOT regexp_matches(t, '(?i)\\b(?:{FUNCTION_WORDS})\\b')",
+        f"words >= {FUNCTION_WORD_LENGTH} AND script(t) = {_LATIN} AND NOT regexp_matches(t, '(?i)\\b(?:{_FUNCTION_WORDS})\\b')",
     ),
 }
 MEANINGS = {kind: meaning for kind, (meaning, _) in _ODDITIES.items()} | {
@@ -188,3 +191,9 @@ def premise_groups(connection: Database, triplets: Path) -> list[tuple[int, int,
 def percent(part: float, whole: float) -> float:
     """`part` of `whole` in percent, rounded; 0 of 0 is 0."""
     return round(100 * part / whole, 4) if whole else 0.0
+
+
+def is_english(texts: Iterable[str]) -> bool:
+    """True if words that only English has are frequent: they are some 11 % of the words of SNLI, SICK and MultiNLI."""
+    words = [word for text in texts for word in re.findall(r"\w+", text.lower())]
+    return sum(word in _ONLY_ENGLISH for word in words) > 0.03 * len(words)

@@ -153,8 +153,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
     def cut(self, dims: int) -> None:
         """Keep the first `dims` dimensions of the Gaussians, which are a model of their own: KL is a sum over the dimensions.
 
-        The relation head stays; its scale was found with all dimensions. So was the threshold, which stays only with a head that
-        looks at a mean over the dimensions.
+        The relation head stays; its scale is adjusted (`Relation.cut`). A model without a head loses its threshold, which was
+        found with all dimensions.
 
         Raises:
             UserError: the model has fewer dimensions, or parts that need them all.
@@ -166,9 +166,11 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         for head in (self.mean_head, self.variance_head):
             head.weight, head.bias = (nn.Parameter(part[:dims].detach().clone()) for part in (head.weight, head.bias))
             head.out_features = dims
-        self.dim, self.params = dims, self.params.model_copy(update={"dim": dims, "mean_start": "random"})
-        if self.relation_head is None or self.score_kind == "kl":
+        if self.relation_head is None:
             self.calibration = None
+        else:
+            self.relation_head = self.relation_head.cut(dims / self.dim)
+        self.dim, self.params = dims, self.params.model_copy(update={"dim": dims, "mean_start": "random"})
 
     operations: ClassVar[Mapping[str, int]] = MappingProxyType({})
     """What `operate` can do: the name of an operation → the number of its inputs."""

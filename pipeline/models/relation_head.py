@@ -6,6 +6,7 @@ Shapes: n pairs, D dimensions.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,20 @@ class Relation:
         ours, theirs = self.projection.out_features, sentences.tokens.table.shape[1]
         if ours != theirs:
             raise UserError(f"the relation head has {ours} dimensions, the sentences {theirs}: they come from different models")
+
+    def cut(self, share: float) -> Relation:
+        """The head for Gaussians that keep this share of their dimensions, of which each adds as much to KL as another one.
+
+        By `kl` their similarities have log-odds that are −log(share) larger; by a mean over the dimensions the same.
+        """
+        scale = self.scale
+        if scale.score_kind != "kl":
+            return self
+        excess = -scale.slope * scale.similarity_weight * scale.similarity_scale * math.log(share)
+        entailed, neutral, contradicted, reverse = scale.offsets
+        return Relation(
+            self.head, scale.model_copy(update={"offsets": (entailed, neutral + excess, contradicted + excess, reverse)})
+        )
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(n,) float64: the probability that the premise entails the hypothesis."""

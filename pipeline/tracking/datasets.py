@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.config.paths import PREPARED
-from pipeline.data.measure import percent
 from pipeline.data.schema import STS_SUFFIX, TARGETS_SUFFIX
 from pipeline.families.family import families
 
@@ -17,8 +16,6 @@ _CONTEXTS: Mapping[str, Literal["training", "validation", "testing"]] = {
     "dev": "validation",
     "tests": "testing",
 }
-# Percent of the pairs that have a long sentence without an English function word. SNLI and MultiNLI have 0.1.
-_MOST_FOREIGN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +57,3 @@ def data_sets(profile: Mapping[str, Any]) -> list[DataSet]:
                 )
             )
     return sets
-
-
-def language_of(profile: Mapping[str, Any]) -> str | None:
-    """ "en" if the training sentences are English by their script and their function words; otherwise it is not known."""
-    if profile["source"] == "generated":
-        return "en"
-    train = profile.get("train", {"dominant_script": None})
-    if train["dominant_script"] != "Latin":
-        return None
-    foreign = train["oddities"].get("no_function_word", {"rows": 0})["rows"]
-    return "en" if percent(foreign, train["counts"]["rows_out"]) < _MOST_FOREIGN else None

@@ -131,10 +131,63 @@ def test_of_two_classes_no_is_asked_or_neutral_and_all_triplets_count(project: P
     assert load_params().train.triplets == "all"
 
 
+@pytest.mark.parametrize(
+    ("header", "order", "premise", "hypothesis"),
+    [
+        (["hypothesis", "premise", "target"], (1, 0, 2), "premise", "hypothesis"),
+        (["claim", "evidence", "verdict"], (1, 0, 2), "evidence", "claim"),
+        (["verdict", "claim", "text"], (2, 1, 0), "text", "claim"),
+        (["sentence1", "sentence2", "kind", "note"], (0, 1, 2), "sentence1", "sentence2"),
+    ],
+)
+def test_names_of_columns_say_which_sentence_is_the_premise(
+    project: Path, header: list[str], order: tuple[int, ...], premise: str, hypothesis: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[("", *row)[order.index(k) + 1] if k in order else "" for k in range(len(header))] for row in reviews()]
+    write_csv(project / "mine.csv", rows, header)
+    init.main(["mine.csv"])
+    assert f"premise: {premise}, hypothesis: {hypothesis}," in capsys.readouterr().out
+    assert {row[0] for row in written(project / "own/mine")["train"]} <= {row[0] for row in reviews()}
+
+
+def test_columns_that_matter_to_nobody_are_not_read_for_the_guess(project: Path) -> None:
+    numbers = {"yes": "entails", "maybe": "open", "no": "wrong"}
+    rows = [{"text": p, "claim": h, "target": numbers[label], "votes": ["x"], "sure": True} for p, h, label in reviews()]
+    rows[0]["note"] = "only here"
+    (project / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    init.main(["mine.jsonl"])
+    assert sum(map(len, written(project / "own/mine").values())) == len(rows)
+
+
+def test_meanings_that_are_given_are_taken_also_of_known_names(project: Path) -> None:
+    named = {"yes": "entailment", "maybe": "neutral", "no": "-"}
+    write_csv(project / "mine.csv", [(p, h, named[label]) for p, h, label in reviews()], ["premise", "hypothesis", "label"])
+    init.main(["mine.csv", "--labels", "neutral=contradiction,-=neutral"])
+    labels = Counter(row[2] for of in written(project / "own/mine").values() for row in of)
+    assert labels == {"entailment": 400, "contradiction": 400, "neutral": 400}
+
+
+def test_premises_with_one_row_each_keep_all_entailments(project: Path) -> None:
+    rows = [(f"{p} {k}", h, label) for k, (p, h, label) in enumerate(reviews())]
+    write_csv(project / "mine.csv", rows, ["text", "claim", "label"])
+    init.main(["mine.csv"])
+    assert load_params().train.triplets == "all"
+
+
+def test_premises_that_differ_by_what_nobody_sees_are_one(project: Path) -> None:
+    seen = [
+        (p.replace("kettle", "ket\u00adtle") if k % 2 else p.replace(" ", "  "), h, y) for k, (p, h, y) in enumerate(reviews())
+    ]
+    write_csv(project / "mine.csv", seen, ["premise", "hypothesis", "label"])
+    split(["mine.csv", "out"])
+    sets = {name: {" ".join(row[0].replace("\u00ad", "").split()) for row in of} for name, of in written(project / "out").items()}
+    assert not sets["train"] & sets["dev"] and not sets["dev"] & sets["test"] and not sets["train"] & sets["test"]
+
+
 def test_a_person_is_asked_and_may_refuse(project: Path) -> None:
     write_csv(project / "two.csv", [row for row in reviews() if row[2] != "maybe"], ["text", "claim", "label"])
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for answers, code in (("c\nn\n", 2), ("nonsense\nc\ny\n", 0)):
+    for answers, code in (("c\nn\n", 2), ("c\n\x04", 2), ("nonsense\nc\ny\n", 0)):
         ours, theirs = pty.openpty()
         os.write(ours, answers.encode())
         done = subprocess.run(
@@ -145,7 +198,8 @@ def test_a_person_is_asked_and_may_refuse(project: Path) -> None:
             env=environment,
         )
         assert done.returncode == code, done.stderr
-        assert done.stdout.count("What does 'no' mean") == answers.count("\n") - 1
+        assert done.stdout.count("What does 'no' mean") == answers.count("\n") - answers.endswith("\n")
+        assert "Traceback" not in done.stderr
         assert (project / "own/two").exists() == (code == 0)
         os.close(ours)
         os.close(theirs)
@@ -172,6 +226,10 @@ def test_a_person_is_asked_and_may_refuse(project: Path) -> None:
             "different values",
         ),
         (["text", "claim", "label"], reviews(60), ["--labels", "yes=sure"], "'yes=sure' is not NAME=MEANING"),
+        (["text", "claim", "label"], reviews(60), ["--label", "verdickt"], "no column 'verdickt'; it has text, claim, label"),
+        (["text", "claim", "label"], reviews(60), ["--label", "label", "--contradiction", "claim"], "remove label"),
+        (["text", "claim", "label"], reviews(60), ["--separator", ";;"], "--separator: "),
+        (["text", "claim", "label"], reviews(60), ["--labels", "Yes=neutral,yes=entailment"], "--labels: "),
         (["text", "claim", "label"], reviews(60), ["--name", "a/b"], "write letters, digits, - and _"),
         (["text", "claim", "label"], reviews(60), ["--name", "quick"], "presets/quick.yaml: already exists"),
         (["text", "claim", "label"], reviews(60), ["--recipe", "nothing"], "no preset 'nothing'"),
@@ -186,6 +244,7 @@ def test_what_is_unclear_or_wrong_is_one_line_and_nothing_is_written(
         init.main(["mine.csv", *options])
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+    assert not (project / "own/mine").exists()
 
 
 def test_presets_are_written_one_after_another(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

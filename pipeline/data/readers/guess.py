@@ -1,6 +1,6 @@
 """How a user's own file of pairs is probably meant: its separator, its columns, the meanings of its label names.
 
-A guess is shown before it is used. What cannot be guessed is asked, or refused with the option that says it.
+A guess is shown before it is used. What cannot be guessed is asked, or refused.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from pipeline.config.data_params import FileSpec
 from pipeline.config.types import label_key
-from pipeline.data.readers.columns import KNOWN_LABELS, pair_columns, text_of
+from pipeline.data.readers.columns import KNOWN_LABELS, PAIR_LAYOUTS, pair_columns, require_columns, text_of
 from pipeline.data.readers.formats import open_table
 from pipeline.data.readers.opening import detect, head, locate
-from pipeline.data.readers.row_blocks import Table, listed, reading, shown
+from pipeline.data.readers.row_blocks import listed, reading, shown
 from pipeline.data.schema import LABELS, NO_LABEL
 from pipeline.data.text_column import is_text
 from pipeline.utils.errors import UserError
@@ -27,6 +27,11 @@ from pipeline.utils.errors import UserError
 _ROWS, _MOST_LABELS = 2000, 12
 _SEPARATORS = (";", "|")
 _LABEL_COLUMN = re.compile(r"label|gold|class|verdict|relation|entail|judg|stance", re.IGNORECASE)
+_NAMES: Mapping[str, frozenset[str]] = {
+    "premise": frozenset({layout.premise.lower() for layout in PAIR_LAYOUTS} | {"evidence", "context", "passage", "document"}),
+    "hypothesis": frozenset({layout.hypothesis.lower() for layout in PAIR_LAYOUTS} | {"claim", "statement", "conclusion"}),
+}
+"""Names that say which sentence a column has."""
 _MEANINGS: Mapping[str, str] = {
     **dict.fromkeys(
         ("entailed", "entails", "follows", "implies", "implied", "supports", "supported", "yes", "true"), "entailment"
@@ -59,7 +64,7 @@ def understood(root: Path, given: FileSpec, ask: Ask) -> Understood:
         ask: asks about a label name that cannot be guessed.
 
     Raises:
-        UserError: the file cannot be read, or what its columns or labels mean is unclear; the message names the option.
+        UserError: the file cannot be read, or what its columns or labels mean is unclear.
     """
     name = given.path
     with reading(name):
@@ -71,7 +76,7 @@ def understood(root: Path, given: FileSpec, ask: Ask) -> Understood:
             given = given.model_copy(update={"separator": given.separator or (best if best != "," else None)})
         elif kind == "\t" and given.quotes is None:
             given = _with_quotes(root, given)
-        spec = _with_columns(given, open_table(root, name, given))
+        spec = _with_columns(root, given)
         if spec.label is None:
             return Understood(spec, {})
         counts = Counter[str]()
@@ -96,49 +101,63 @@ def _readable(root: Path, spec: FileSpec) -> bool:
     return True
 
 
-def _with_columns(given: FileSpec, table: Table) -> FileSpec:
-    name = given.path
+def _with_columns(root: Path, given: FileSpec) -> FileSpec:
+    name, table = given.path, open_table(root, given.path, given)
+    require_columns(name, [given.premise, given.hypothesis, given.label, given.contradiction], table.columns)
     try:
         columns = pair_columns(name, given, table)
     except UserError:
+        labelled = given.contradiction is None and given.fixed_label is None and given.label is None
         named = {given.premise, given.hypothesis, given.label, given.contradiction}
-        rest = [column for column in dict.fromkeys(table.columns) if column not in named]
-        labelled = given.contradiction is None and given.fixed_label is None
-        found = _by_content(name, table, rest) if rest else {}
-        sentences = [column for column, is_label in found.items() if not is_label]
-        labels = [column for column, is_label in found.items() if is_label]
+        found = {column: _looks(root, given, column) for column in dict.fromkeys(table.columns) if column not in named}
+        labels = [column for column, looks in found.items() if looks == "labels"]
         labels = [column for column in labels if _LABEL_COLUMN.search(column)] or labels
-        wanted = [role for role in ("premise", "hypothesis") if getattr(given, role) is None]
-        unclear = len(sentences) != len(wanted) or (labelled and given.label is None and len(labels) != 1)
-        if unclear:
+        roles = _roles(
+            [column for column, looks in found.items() if looks == "sentences"],
+            [role for role in ("premise", "hypothesis") if getattr(given, role) is None],
+        )
+        if roles is None or (labelled and len(labels) != 1):
             raise UserError(
                 f"{name}: it is unclear which of its columns ({listed(table.columns)}) are what; name them with --premise, "
                 "--hypothesis and --label (without labels: --contradiction COLUMN, or --all entailment)"
             ) from None
-        guesses = dict(zip(wanted, sentences, strict=True)) | ({"label": labels[0]} if labelled and given.label is None else {})
-        return given.model_copy(update=guesses)
-    roles = ("premise", "hypothesis", "label", "reverse_label")
-    return given.model_copy(update={role: getattr(columns, role) for role in roles})
+        return given.model_copy(update=roles | ({"label": labels[0]} if labelled else {}))
+    return given.model_copy(update={role: getattr(columns, role) for role in ("premise", "hypothesis", "label", "reverse_label")})
 
 
-def _by_content(name: str, table: Table, columns: list[str]) -> dict[str, bool]:
-    """Column → True if it looks like labels, False if like sentences; others are left out."""
-    block = next(iter(table.blocks(columns)), None)
+def _roles(columns: list[str], wanted: list[str]) -> dict[str, str] | None:
+    """Role → column: by its name, and where that says nothing in the order of the file; None if that leaves it open."""
+    named = {role: [column for column in columns if column.lower() in _NAMES[role]] for role in wanted}
+    roles = {role: found[0] for role, found in named.items() if len(found) == 1}
+    rest = [column for column in columns if column not in roles.values()]
+    missing = [role for role in wanted if role not in roles]
+    if not missing:
+        return roles
+    return roles | dict(zip(missing, rest, strict=True)) if len(rest) == len(missing) else None
+
+
+def _looks(root: Path, given: FileSpec, column: str) -> str:
+    """ "labels", "sentences", or "" for a column that is neither, or that cannot be read."""
+    try:
+        block = next(iter(open_table(root, given.path, given).blocks([column])), None)
+    except UserError:
+        return ""
     if block is None:
-        raise UserError(f"{name}: has no rows; get or write it again")
-    found: dict[str, bool] = {}
-    for column in columns:
-        values = block.columns[column].slice(0, _ROWS)
-        if not is_text(values.type) and not pa.types.is_integer(values.type):
-            continue
-        texts = [str(value) for value in values.to_pylist() if value is not None]
-        words = sum(len(text.split()) for text in texts) / max(1, len(texts))
-        if len({*texts}) <= min(_MOST_LABELS, len(texts) / 2) and words < 4:
-            found[column] = True
-        # Scripts without spaces have long words.
-        elif words >= 2 or sum(map(len, texts)) / max(1, len(texts)) >= 12:
-            found[column] = False
-    return found
+        raise UserError(f"{given.path}: has no rows; get or write it again")
+    values = block.columns[column].slice(0, _ROWS)
+    if not is_text(values.type) and not pa.types.is_integer(values.type) and not pa.types.is_boolean(values.type):
+        return ""
+    texts = [str(value) for value in values.to_pylist() if value not in (None, "")]
+    words = sum(len(text.split()) for text in texts) / max(1, len(texts))
+    different = len({*texts})
+    if (
+        words < 4
+        and (different > 1 or (texts and _LABEL_COLUMN.search(column)))
+        and different <= min(_MOST_LABELS, len(texts) / 2)
+    ):
+        return "labels"
+    # Scripts without spaces have long words.
+    return "sentences" if words >= 2 or sum(map(len, texts)) / max(1, len(texts)) >= 12 else ""
 
 
 def _with_labels(spec: FileSpec, counts: Counter[str], ask: Ask) -> Understood:
@@ -163,6 +182,6 @@ def _with_labels(spec: FileSpec, counts: Counter[str], ask: Ask) -> Understood:
                     f"--labels '{label}=MEANING', where MEANING is {', '.join(LABELS)} or none"
                 )
             meanings[key] = meaning
-    own = {label: meanings[key] for key, label in keys.items() if key not in known}
+    own = {label: meanings[key] for key, label in keys.items() if key not in known or key in given}
     found = {label: (meanings[label_key(label)], number) for label, number in counts.most_common()}
     return Understood(spec.model_copy(update={"labels": own}), found)
