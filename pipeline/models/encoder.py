@@ -303,7 +303,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
 
         Args:
             sentences: m strings. Sentences longer than `params.max_length` tokens are cut; a warning (`warnings`) gives their
-                number.
+                number, and another one that of sentences with many unknown words.
             batch_size: the most sentences in one forward pass; by default as many as fit (see `encode_rows`).
             device: the device to move the encoder to first; by default the encoder stays where it is.
             progress: show a bar on stderr.
