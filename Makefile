@@ -16,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test test-fast test-faults test-cluster test-gpu upload submit package bench docs lint format clean constraints
+.PHONY: help setup wheel preset repro data test test-fast test-faults test-cluster test-gpu upload submit package bench docs lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -48,10 +48,10 @@ define install
 	esac; \
 	echo "Installing packages; torch: $${torch:-from where pip is configured to look}."; \
 	$${links:+env UV_FIND_LINKS="$$links"} $${index:+env UV_INDEX_URL="$$index"} \
-		.venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --constraint constraints.txt $$build \
-		--editable '.[$(1)$(if $(2),$(comma)$(2))]'
+		.venv/bin/uv pip install --quiet --python $(1) --constraint constraints.txt $$build $(2)
 endef
 comma := ,
+packages = $(call install,.venv,--compile-bytecode --editable '.[$(1)]')
 
 # The stamp comes last: an interrupted installation is done again.
 .venv/.complete: pyproject.toml constraints.txt constraints-cuda.txt
@@ -59,18 +59,25 @@ comma := ,
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "Python 3.11 to 3.13 is needed: make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet uv==$(UV_VERSION)
-	@$(call install,dev)
+	@$(call packages,dev)
 	touch $@
 
 # What the benchmarks measure against.
 .venv/.bench: .venv/.complete
-	@$(call install,dev,bench)
+	@$(call packages,dev$(comma)bench)
 	touch $@
 
 # What builds the site of the pages.
 .venv/.docs: .venv/.complete
-	@$(call install,dev,docs)
+	@$(call packages,dev$(comma)docs)
 	touch $@
+
+# With what a model needs to answer, and with what EXTRAS name.
+wheel: setup  ## the package as a wheel in build/wheel, and an environment that has it alone
+	rm -rf build/wheel
+	.venv/bin/uv build --quiet --wheel --out-dir build/wheel
+	.venv/bin/python -m venv --without-pip build/wheel/env
+	@$(call install,build/wheel/env,$$(echo build/wheel/*.whl)$(if $(EXTRAS),[$(EXTRAS)]))
 
 preset: setup  ## write a preset into params.yaml: make preset NAME=quick (or another file in presets/)
 	gausscse preset $(NAME)

@@ -159,7 +159,7 @@ def everyday(encoder: GaussianEncoder, threshold: float) -> dict[str, int]:
     gold, premises, hypotheses = (list(column) for column in zip(*rows, strict=True))
     yes = encoder.entails(premises, hypotheses, threshold=threshold).tolist()
     direction = (encoder.direction(premises, hypotheses) > 0).tolist()
-    likeliest = likeliest_labels(encoder.relation(premises, hypotheses).numpy()).tolist()
+    likeliest = likeliest_labels(np.stack(encoder.relation(premises, hypotheses), 1)).tolist()
     return {
         "right": sum(said == (label == "E") for said, label in zip(yes, gold, strict=True)),
         "contradictions called entailment": sum(said and label == "C" for said, label in zip(yes, gold, strict=True)),

@@ -28,8 +28,8 @@ def main() -> None:
     p, execution = load_project()
     # Imported only after the parameters are checked: these take a second.
     from pipeline.evaluation.aggregate import flatten, read_outcomes
-    from pipeline.registry import register_model
     from pipeline.registry.alias_log import CHAMPION
+    from pipeline.registry.champions import register_model
     from pipeline.registry.promotion import set_of, undefined
     from pipeline.registry.version_scorer import VersionScorer
     from pipeline.registry.versions import TRIAL_TAG

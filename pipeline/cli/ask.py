@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.config.load import load_params
 from pipeline.utils.logs import log
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import MODEL, Parser
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -14,20 +14,19 @@ def main(arguments: Sequence[str]) -> None:
     parser = Parser(prog="gausscse ask", description="Say how two sentences relate: does A entail B?")
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B")
-    parser.add_argument("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder; default: the champion")
+    parser.add_argument("--model", help=f"{MODEL}; default: the champion")
     options = parser.parse_args(arguments)
     uri = options.model or f"models:/{load_params().register_.name}@champion"
-    from pipeline.data.schema import RELATIONS
-    from pipeline.registry import load_encoder
+    from pipeline.registry.loading import load
 
-    encoder = load_encoder(uri)
+    encoder = load(uri)
     encoded, reading = encoder.encode_counted([options.a, options.b])
     for line in reading.lines(encoder.longest):
         log.warning(f"of 2 sentences {line}")
     a, b = encoded[:1], encoded[1:]
     if encoder.relation_head is not None:
-        (name,), (chances,) = encoder.decide(a, b), encoder.relation(a, b).tolist()
-        print(f"{name}: {', '.join(f'{one} {100 * chance:.1f} %' for one, chance in zip(RELATIONS, chances, strict=True))}")
+        (name,), chances = encoder.decide(a, b), encoder.relation(a, b)._asdict()
+        print(f"{name}: {', '.join(f'{one} {100 * float(chance):.1f} %' for one, chance in chances.items())}")
     elif encoder.calibration is not None:
         print("entailment" if bool(encoder.entails(a, b)) else "no entailment")
     print(f"similarity: sim(B‖A) {float(encoder.similarity(b, a)):.4f}, sim(A‖B) {float(encoder.similarity(a, b)):.4f}")

@@ -18,7 +18,7 @@ from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import MODEL, Parser
 from pipeline.utils.uris import without_password
 
 _NOTES = (
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.cluster.session import session as ray_session
     from pipeline.inference.bulk_plan import MANIFEST, begin, finish, planned
     from pipeline.models.model_dir import dimensions, encoder_digest
-    from pipeline.registry import encoder_folder
+    from pipeline.registry.loading import encoder_folder
 
     with encoder_folder(uri) as model:
         log.debug(f"encode: model {uri} in {model}")
@@ -103,7 +103,7 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "out", help="a new folder, or that of an interrupted run, which then continues, or with --update that of another run"
     )
-    parser.add_argument("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder; default: the champion")
+    parser.add_argument("--model", help=f"{MODEL}; default: the champion")
     parser.add_argument("--column", default="sentence", help="the column with the text; default: sentence")
     kept = "columns to copy to the output"
     parser.add_argument("--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help=kept)

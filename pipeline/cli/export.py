@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.utils.atomic_io import refuse_taken
 from pipeline.utils.logs import log
-from pipeline.utils.parser import Parser, whole
+from pipeline.utils.parser import MODEL, Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> None:
         description="Write a model for programs that do not have this package (sentence-transformers, ONNX), or with fewer "
         "dimensions.",
     )
-    parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("model", help=MODEL)
     parser.add_argument("out", help="a new folder")
     parser.add_argument(
         "--format",
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     from transformers.utils import logging
 
     from pipeline.models.encoder import GaussianEncoder
-    from pipeline.registry import encoder_folder
+    from pipeline.registry.loading import encoder_folder
 
     # The progress bars of transformers last a second, and its warnings are about weights that the model does not have.
     logging.set_verbosity_error()

@@ -9,8 +9,8 @@ from pipeline.data.generated.probe import MOST, PHENOMENA, Item, probe
 from pipeline.evaluation.metrics import share_right
 from pipeline.families.family import families, part
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.registry import encoder_folder
-from pipeline.utils.parser import Parser, whole
+from pipeline.registry.loading import encoder_folder
+from pipeline.utils.parser import MODEL, Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> None:
         "how often a model gives that one the higher score, in percent: 50 is chance. In a project with prepared test sets, also "
         "premises of those with one word or phrase changed.",
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help=MODEL)
     parser.add_argument("--items", type=whole(1, MOST), default=200, help="premises of each kind; default: 200")
     parser.add_argument("--seed", type=whole(0), default=1, help="of the sentences; default: 1")
     options = parser.parse_args(arguments)

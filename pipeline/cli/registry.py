@@ -15,8 +15,8 @@ from pipeline.data.schema import DEV
 from pipeline.families.family import deciding_metrics
 from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
+from pipeline.registry.fetching import serve
 from pipeline.registry.following import VERSION, follow
-from pipeline.registry.loading import serve
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError

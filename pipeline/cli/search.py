@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.cluster.preflight import load_project
+from pipeline.config.load import load_params
 from pipeline.families.family import families, part
 from pipeline.utils.errors import UserError, escaped
 from pipeline.utils.parser import Parser, whole
@@ -44,27 +44,17 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     if options.min_sim is not None and not math.isfinite(options.min_sim):
         raise UserError(f"--min-sim: got {options.min_sim}; write a finite number")
-    params, _ = load_project()
     import torch
 
     from pipeline.gaussian.distribution import Gaussian
-    from pipeline.inference.corpus import model_of
     from pipeline.inference.entailment_index import Searchable
-    from pipeline.models.encoder import GaussianEncoder
-    from pipeline.models.model_dir import encoder_digest
-    from pipeline.registry import encoder_folder
+    from pipeline.registry.loading import load
 
-    uri = options.model or f"models:/{params.register_.name}@champion"
-    with encoder_folder(uri) as folder:
-        if encoder_digest(folder) != model_of(options.corpus):
-            raise UserError(f"{options.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
-        encoder = GaussianEncoder.from_pretrained(folder)
+    encoder = load(options.model or f"models:/{load_params().register_.name}@champion")
     operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)
     if operated and options.by == "relation":
         raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
     by = "cosine" if operated else options.by
-    kind, relation = "cosine" if by == "cosine" else encoder.score_kind, encoder.relation_head if by == "relation" else None
-    corpus = Searchable.read(options.corpus, kind, relation, (options.way,))
     if operated:
         means = encoder.operate(*operated)
         query = Gaussian(means, torch.zeros_like(means))
@@ -72,6 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         query = encoder.encode([options.sentence])
     least = -math.inf if options.min_sim is None else options.min_sim
     try:
+        corpus = Searchable.of(encoder, options.corpus, (options.way,), by)
         (results,) = corpus.search(query, options.way, options.k, least, by)
     except UserError as error:
         raise UserError(f"--by {by}: {error}") from None

@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> None:
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     # Imported only after the checks: these take seconds.
     from pipeline.inference.corpus import being_encoded, model_of
+    from pipeline.registry.fetching import default_uri, version_of
     from pipeline.registry.following import VERSION
-    from pipeline.registry.loading import default_uri, version_of
 
     uri = default_uri()
     version_of(f"models:/{name}@champion", uri)

@@ -20,7 +20,7 @@ from pipeline.config.job_inputs import inputs_of
 from pipeline.config.params import Params
 from pipeline.config.paths import EXPERIMENTS, MODELS, RELATIONS, SCORES, TRAIN, TRIALS, TUNE, WORK, home
 from pipeline.models.model_dir import content_digest
-from pipeline.registry.loading import referred_to
+from pipeline.registry.fetching import referred_to
 from pipeline.storage.inventory import OBJECTS, UNKNOWN, Item, items_of, remove
 from pipeline.storage.object_store import Storage, at_once, stamp_of
 from pipeline.trials.store import RESULTS, weights_of

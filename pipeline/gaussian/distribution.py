@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.gaussian.pairwise import kl_terms, pairwise_dimwise, pairwise_kl
@@ -58,6 +60,10 @@ class Gaussian:
         mean = self.mean.to(*args, **kwargs)
         tokens = None if self.tokens is None else self.tokens.to(mean.device)
         return Gaussian(mean, self.log_var.to(*args, **kwargs), tokens=tokens)
+
+    def numpy(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """mean and log_var as arrays, (n, D) each."""
+        return self.mean.cpu().numpy(), self.log_var.cpu().numpy()
 
     @property
     def variance(self) -> Tensor:

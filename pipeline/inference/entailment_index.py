@@ -16,23 +16,31 @@ Shapes: N vectors of the corpus, n queries, D dimensions.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
-from pipeline.inference.corpus import Encoded, read_gaussians
+from pipeline.inference.corpus import Encoded, model_of, read_gaussians
 from pipeline.inference.index_vectors import WAYS, Bounds, Frame, Way
 from pipeline.models.relation_head import Relation, ScoreKind
 from pipeline.utils.errors import UserError
 
+if TYPE_CHECKING:
+    from pipeline.models.encoder import GaussianEncoder
+
 Ranking = Literal["similarity", "relation", "cosine"]
 
+_HEADLESS = "this model has no relation head; rank by similarity, or train one with model.relation_head: tokens"
 # Candidates for each requested result, and the fewest candidates.
 _CANDIDATES, _FEWEST = 4, 64
 # The most products of one group of queries with one piece of the corpus (4 MB), and the most elements of a temporary of the
@@ -114,8 +122,7 @@ class EntailmentIndex:
         """
         if way not in self._sides:
             raise UserError(f"this index was built for {', '.join(self._sides) or 'nothing'}, not for {way!r}")
-        if k < 1:
-            raise UserError(f"k is {k}: at least 1 is needed")
+        _check(k)
         if queries.mean.shape[1:] != self.corpus.mean.shape[1:]:
             ours, theirs = self.corpus.mean.shape[1], queries.mean.shape[-1]
             raise UserError(f"the queries have {theirs} dimensions, the corpus {ours}: they come from different models")
@@ -149,8 +156,7 @@ class EntailmentIndex:
             UserError: as for `search`; or the head cannot read the corpus (`Relation.check`).
         """
         relation.check(self.corpus)
-        if k < 1:
-            raise UserError(f"k is {k}: at least 1 is needed")
+        _check(k)
         near = self.search(queries, way, max(k, min(candidates, len(self)))).rows
         probability = np.zeros(near.shape)
         for number, row_numbers in enumerate(near):
@@ -258,8 +264,7 @@ def nearest(corpus: Tensor, queries: Tensor, k: int) -> tuple[NDArray[np.int64],
     """
     if not len(corpus):
         raise UserError("there is nothing to search: the corpus is empty")
-    if k < 1:
-        raise UserError(f"k is {k}: at least 1 is needed")
+    _check(k)
     unit = F.normalize(queries.float())
     best = torch.empty((len(queries), 0))
     rows = torch.empty((len(queries), 0), dtype=torch.int64)
@@ -271,6 +276,11 @@ def nearest(corpus: Tensor, queries: Tensor, k: int) -> tuple[NDArray[np.int64],
     return rows.numpy(), best.numpy()
 
 
+def _check(k: int) -> None:
+    if not (isinstance(k, int) and k >= 1):
+        raise UserError(f"k is {k!r}: write a whole number of at least 1")
+
+
 @dataclass(frozen=True, slots=True)
 class Searchable:
     """An encoded corpus in memory, and what its model can rank by."""
@@ -279,6 +289,25 @@ class Searchable:
     index: EntailmentIndex | None
     """None if the model has no variances."""
     relation: Relation | None
+
+    @staticmethod
+    def of(encoder: GaussianEncoder, corpus: str | Path | Iterable[str], ways: tuple[Way, ...], by: Ranking) -> Searchable:
+        """Sentences to encode now, or a folder that `gausscse encode` wrote with the same encoder.
+
+        Raises:
+            UserError: another model encoded the folder, or this one cannot rank like that; errors as in `read`.
+        """
+        if by == "relation" and encoder.relation_head is None:
+            raise UserError(_HEADLESS)
+        kind = "cosine" if by == "cosine" else encoder.score_kind
+        if isinstance(corpus, str | Path):
+            if model_of(str(corpus)) != encoder.digest:
+                raise UserError(f"{corpus}: was encoded by another model; encode it again, or name the model that encoded it")
+            return Searchable.read(str(corpus), kind, encoder.relation_head if by == "relation" else None, ways)
+        texts = list(corpus)
+        gaussians = encoder.encode(texts)
+        found = Encoded(gaussians, list(range(len(texts))), pa.table({"sentence": texts}), encoder.digest or "")
+        return Searchable(found, None if kind == "cosine" else EntailmentIndex.build(gaussians, ways), encoder.relation_head)
 
     @staticmethod
     def read(folder: str, kind: ScoreKind, relation: Relation | None, ways: tuple[Way, ...] = WAYS) -> Searchable:
@@ -299,7 +328,7 @@ class Searchable:
         elif by == "similarity":
             rows, scores = (found := self.index.search(queries, way, k)).rows, found.sims
         elif self.relation is None:
-            raise UserError("this model has no relation head; rank by similarity, or train one with model.relation_head: tokens")
+            raise UserError(_HEADLESS)
         else:
             rows, scores = self.index.ranked(queries, way, self.relation, k)
         results: list[list[dict[str, Any]]] = []
@@ -308,3 +337,37 @@ class Searchable:
             hits = zip(own_rows[valid], own_scores[valid], self.corpus.kept.take(own_rows[valid]).to_pylist(), strict=True)
             results.append([{**column, "row": self.corpus.rows[row], "score": float(score)} for row, score, column in hits])
         return results
+
+
+def search(
+    encoder: GaussianEncoder,
+    corpus: str | Path | Iterable[str] | Searchable,
+    sentences: str | Iterable[str],
+    *,
+    way: Way = "entailed",
+    k: int = 10,
+    min_score: float = -math.inf,
+    by: Ranking = "similarity",
+) -> list[Any]:
+    """The sentences of a corpus that entail a sentence, or that it entails, best first.
+
+    Args:
+        corpus: a folder that `gausscse encode` wrote with this model, or sentences; for many searches, a `Searchable` of them.
+        way: "entails": those that entail it; "entailed": those that it entails.
+        k: most results of a sentence.
+        min_score: results with a lower score are left out.
+        by: "similarity": the exact nearest by KL; "relation": the 100 nearest, ranked by the relation head; "cosine".
+
+    Returns:
+        for one sentence, a list of dicts: `row`, `score` and the columns of the corpus; for several, a list of such lists.
+
+    Raises:
+        UserError: as in `Searchable.of`, or the model cannot rank this way.
+    """
+    for name, value, known in (("way", way, WAYS), ("by", by, get_args(Ranking))):
+        if value not in known:
+            raise UserError(f"{name} is {value!r}: write {' or '.join(known)}")
+    searchable = corpus if isinstance(corpus, Searchable) else Searchable.of(encoder, corpus, (way,), by)
+    queries = encoder.encode([sentences] if isinstance(sentences, str) else sentences)
+    results = searchable.search(queries, way, k, min_score, by)
+    return results[0] if isinstance(sentences, str) else results

@@ -2,9 +2,9 @@
 
     import mteb
     from pipeline.inference.mteb import MtebEncoder
-    from pipeline.registry import load_encoder
+    from pipeline.registry.loading import load
 
-    mteb.evaluate(MtebEncoder(load_encoder("models:/gausscse@champion")), tasks=mteb.get_tasks(tasks=["STSBenchmark"]))
+    mteb.evaluate(MtebEncoder(load("models:/gausscse@champion")), tasks=mteb.get_tasks(tasks=["STSBenchmark"]))
 
 The numbers that mteb computes from the vectors itself (its cosine and distance columns) are meaningless here. Its main scores use
 `similarity` and `similarity_pairwise`.

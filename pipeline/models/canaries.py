@@ -82,7 +82,7 @@ def record(encoder: GaussianEncoder, sentences: Sequence[str]) -> Canaries | Non
         return None
     encoded, _ = encoder.encode_counted(sentences)
     first, second = encoded[:-1], encoded[1:]
-    relation = None if encoder.relation_head is None else encoder.relation(first, second).tolist()
+    relation = None if encoder.relation_head is None else encoder.relation_head.probabilities(first, second).tolist()
     try:
         return Canaries(
             premises=tuple(sentences[:-1]),

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,14 +28,14 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
-from pipeline.models.model_dir import OBJECTIVE_WEIGHTS
+from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, encoder_digest
 from pipeline.models.network import GaussianNetwork
 from pipeline.models.packing import CPU_TOKENS, lay_out, tokens_at_once, within_budget
 from pipeline.models.pair_api import SentencePairs
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.models.threshold import Calibration, read_calibration, write_calibration
 from pipeline.utils.atomic_io import write_directory, write_sums
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.safetensors_io import write_tensors
 
 _WEIGHTS = "model.safetensors"
@@ -90,6 +90,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         # Not a module of the encoder: it is fitted on the finished encoder, and saved in files of its own.
         self.relation_head: Relation | None = None
         self.notes: dict[str, Any] = {}
+        self.digest: str | None = None
+        """`encoder_digest` of the folder that it was read from."""
 
     @staticmethod
     def from_backbone(params: ModelParams, seed: int) -> GaussianEncoder:
@@ -136,7 +138,20 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         encoder.score_kind = score_kind_of(config)
         encoder.relation_head = read_relation(path)
         encoder.read_modules(path)
+        encoder.digest = encoder_digest(path)
         return encoder.eval()
+
+    def to_device(self, device: str | torch.device | None) -> Self:
+        """Move the encoder to a device; None: leave it where it is.
+
+        Raises:
+            UserError: there is no such device.
+        """
+        try:
+            return self.to(device)
+        except (RuntimeError, AssertionError) as error:
+            # An AssertionError, where torch was built without CUDA.
+            raise UserError(f"device {str(device)!r}: {first_line(error)}") from None
 
     def read_modules(self, path: Path) -> None:
         """Read the objective's modules that the encoder's methods use; this one's use none.
@@ -297,7 +312,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         *,
         batch_size: int | None = None,
         device: str | torch.device | None = None,
-        progress: bool = False,
+        show_progress_bar: bool = False,
     ) -> Gaussian:
         """Encode sentences; results are in the order given.
 
@@ -306,20 +321,21 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                 number, and another one that of sentences with many unknown words.
             batch_size: the most sentences in one forward pass; by default as many as fit (see `encode_rows`).
             device: the device to move the encoder to first; by default the encoder stays where it is.
-            progress: show a bar on stderr.
+            show_progress_bar: show a bar on stderr.
 
         Returns:
-            Gaussian of (m, D), float32, on the CPU.
+            Gaussian of (m, D), float32, on the CPU. Its `mean` and `log_var` are tensors; `numpy()` gives arrays.
 
         Raises:
             UserError: `sentences` is one string, an item is empty or not valid text, or `batch_size` is below 1.
         """
-        if isinstance(sentences, str):
-            raise UserError("encode takes a list of sentences; for one sentence, write [sentence]")
+        if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+            raise UserError(
+                f"encode takes a list of sentences, not {type(sentences).__name__}; for one sentence, write [sentence]"
+            )
         texts = list(sentences)
-        if device is not None:
-            self.to(device)
-        encoded, reading = self.encode_counted(texts, batch_size=batch_size, progress=progress)
+        self.to_device(device)
+        encoded, reading = self.encode_counted(texts, batch_size=batch_size, progress=show_progress_bar)
         for line in reading.lines(self.longest):
             warnings.warn(f"of {len(texts)} sentences {line}", stacklevel=2)
         return encoded
@@ -341,8 +357,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             bf16: use bf16 autocast.
             allow_empty: encode empty sentences, too. Their Gaussians say nothing.
         """
-        if batch_size is not None and batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
+        if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
+            raise UserError(f"batch_size is {batch_size!r}: write a whole number of at least 1")
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"sentence {row} is {type(text).__name__}, not text")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import overload
+from typing import NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,16 @@ from pipeline.models.threshold import Calibration, rule_of
 from pipeline.utils.errors import UserError
 
 Sentences = Iterable[str] | Gaussian
+
+
+class Relations(NamedTuple):
+    """Probabilities of the relations of n pairs, (n,) each; the four sum to 1."""
+
+    entailment: Tensor
+    neutral: Tensor
+    contradiction: Tensor
+    reversed: Tensor  # type: ignore[assignment]
+    """The hypothesis entails the premise, but not the other way round."""
 
 
 class SentencePairs(ABC):
@@ -93,8 +103,8 @@ class SentencePairs(ABC):
         Raises:
             UserError: the model has neither and none is given; and the errors of `similarity`.
         """
-        if threshold is not None and math.isnan(threshold):
-            raise UserError("threshold is not a number")
+        if threshold is not None and not (isinstance(threshold, int | float) and math.isfinite(threshold)):
+            raise UserError(f"threshold is {threshold!r}: write a number")
         least, rule = rule_of(self.calibration) if threshold is None else (threshold, ">=")
         both = self._both(premise, hypothesis)
         if least is not None:
@@ -117,7 +127,7 @@ class SentencePairs(ABC):
         Raises:
             UserError: as in `relation`.
         """
-        names = decided(self.relation(*self._both(premise, hypothesis)), *rule_of(self.calibration))
+        names = decided(torch.stack(self.relation(*self._both(premise, hypothesis)), 1), *rule_of(self.calibration))
         return names[0] if isinstance(premise, str) and isinstance(hypothesis, str) else names
 
     @overload
@@ -146,14 +156,13 @@ class SentencePairs(ABC):
     def relation(self, premise: str, hypothesis: str) -> dict[RelationName, float]: ...
 
     @overload
-    def relation(self, premise: Sentences, hypothesis: Sentences) -> Tensor: ...
+    def relation(self, premise: Sentences, hypothesis: Sentences) -> Relations: ...
 
-    def relation(self, premise: str | Sentences, hypothesis: str | Sentences) -> dict[RelationName, float] | Tensor:
+    def relation(self, premise: str | Sentences, hypothesis: str | Sentences) -> dict[RelationName, float] | Relations:
         """Probabilities of the relations of two sentences; they sum to 1.
 
         Returns:
-            for two sentences, probabilities by name (`pipeline.models.relation_head.RELATIONS`); for batches, (n, 4) in that
-            order. "reversed" means that the hypothesis entails the premise, but not the other way round.
+            by name: a dict for two sentences, `Relations` for batches.
 
         Raises:
             UserError: the model has no relation head; and the errors of `similarity`.
@@ -163,7 +172,7 @@ class SentencePairs(ABC):
         probabilities = self.relation_head.probabilities(*self._both(premise, hypothesis))
         if isinstance(premise, str) and isinstance(hypothesis, str):
             return dict(zip(RELATIONS, probabilities[0].tolist(), strict=True))
-        return probabilities
+        return Relations(*probabilities.unbind(1))
 
     def _score(self, a: Gaussian, b: Gaussian) -> Tensor:
         with torch.inference_mode():
@@ -185,4 +194,6 @@ class SentencePairs(ABC):
 
 
 def _listed(sentences: str | Iterable[str]) -> list[str]:
+    if not isinstance(sentences, Iterable):
+        raise UserError(f"a sentence is {type(sentences).__name__}, not text; give a text, a list of texts or a Gaussian")
     return [sentences] if isinstance(sentences, str) else list(sentences)

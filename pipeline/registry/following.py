@@ -11,7 +11,7 @@ from typing import NoReturn
 from mlflow.entities.model_registry import ModelVersion
 
 from pipeline.registry.alias_log import CHAMPION
-from pipeline.registry.loading import version_of
+from pipeline.registry.fetching import version_of
 from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log

@@ -30,7 +30,6 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from pipeline.data.cleaning import is_empty
-from pipeline.data.schema import RELATIONS
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
@@ -61,7 +60,10 @@ def _entailment(encoder: GaussianEncoder, premises: list[str], hypotheses: list[
 def _relation(encoder: GaussianEncoder, premises: list[str], hypotheses: list[str]) -> Columns:
     both = encoder.encode([*premises, *hypotheses])
     sides = both[: len(premises)], both[len(premises) :]
-    return {**dict(zip(RELATIONS, encoder.relation(*sides).T.tolist(), strict=True)), "label": list(encoder.decide(*sides))}
+    return {
+        **{name: chances.tolist() for name, chances in encoder.relation(*sides)._asdict().items()},
+        "label": list(encoder.decide(*sides)),
+    }
 
 
 def _operate(name: str, encoder: GaussianEncoder, *inputs: list[str]) -> Columns:

@@ -23,7 +23,7 @@ from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_T
 from pipeline.data.token_store import digest
 from pipeline.evaluation.set_kind import kinds_in
 from pipeline.identity.digests import scorer_digest
-from pipeline.registry.loading import ENCODER, fetched
+from pipeline.registry.fetching import ENCODER, fetched
 from pipeline.registry.promotion import Tables
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError

@@ -150,7 +150,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
 
 def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
     """Write the MLflow model folder. The encoder and the code are copied next to it first; the encoder is not loaded."""
-    # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
+    # MLflow names its copy after the source folder, and `loading.encoder_folder` must know that name. (MLflow refuses a link.)
     named = Path(shutil.copytree(encoder_dir, folder.with_name(ARTIFACT)))
     check_sums(named)
     # All modules, so that the model loads without this package installed, but no other files from the folder.

@@ -25,8 +25,8 @@ from pipeline.models.model_config import capabilities_of, score_kind_of
 from pipeline.models.model_dir import CANARIES, encoder_digest
 from pipeline.models.relation_head import read_relation
 from pipeline.models.threshold import read_calibration
+from pipeline.registry.fetching import ENCODER, ModelVersion, fetched
 from pipeline.registry.following import POLL, ChampionWatch
-from pipeline.registry.loading import ENCODER, ModelVersion, fetched
 from pipeline.registry.versions import NoSuchVersion
 from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import CorpusReader, searchable

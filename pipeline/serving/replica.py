@@ -161,7 +161,7 @@ class Replica:
             case "score":
                 return encoder.score(first, second).tolist()
             case "relation":
-                return encoder.relation(first, second).tolist()
+                return torch.stack(encoder.relation(first, second), 1).tolist()
             case operation:
                 output = encoder.operate(operation, *((first, second) if job.second else (first,)))
                 return Operated(output.numpy(), encoder.write(output) if job.write else None)

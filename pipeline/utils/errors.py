@@ -105,6 +105,11 @@ def run_stage(main: Callable[[], None]) -> None:
         main()
     except UserError as error:
         fail(error)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", __name__.partition(".")[0], "stages"):
+            raise
+        fail(UserError(f"this command needs {missing}, which is not installed: pip install 'gausscse-pipeline[train]'"))
     except KeyboardInterrupt as interrupt:
         message = str(interrupt) or "finished work is kept, run the same command again to go on"
         fail(UserError(f"interrupted; {message}"), code=143 if signals else 130)

@@ -9,6 +9,9 @@ from typing import NoReturn
 
 from pipeline.utils.errors import UserError
 
+MODEL = "models:/NAME@ALIAS, models:/NAME/VERSION, a model's folder, or OWNER/NAME on the Hugging Face hub"
+"""Help of an argument that names a model."""
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises a `UserError` instead of printing its usage and exiting."""

@@ -50,11 +50,11 @@ file.write_text("\\n".join(lines).replace("WORKER_CPUS=2", "WORKER_CPUS=1") + "\
 CHAMPION = f"""
 import json, os
 from mlflow.tracking import MlflowClient
-from pipeline.registry import load_encoder
+from pipeline.registry.loading import load
 client = MlflowClient("http://{MLFLOW}:5000")
 version = client.get_model_version_by_alias("gausscse", "champion")
 run, parent = client.get_run(version.run_id), client.get_run(version.tags["pipeline_run"])
-encoder = load_encoder("models:/gausscse@champion")
+encoder = load("models:/gausscse@champion")
 similarity = encoder.similarity(["Some animals are moving."], ["Three dogs run across a field."])
 print(json.dumps({{"version": version.version, "tags": version.tags, "status": [run.info.status, parent.info.status],
                   "user": os.environ["MLFLOW_TRACKING_USERNAME"], "similarity": similarity.tolist()}}))

@@ -180,7 +180,7 @@ def test_a_relation_head_ranks_the_nearest(corpus: Gaussian, index: EntailmentIn
     rows, probabilities = few.ranked(queries[:1], way, relation, 4)
     assert sorted(rows[0].tolist()) == [-1, -1, 0, 1]
     assert (rows[0, 2:].tolist(), probabilities[0, 2:].tolist()) == ([-1, -1], [0, 0])
-    with pytest.raises(UserError, match="k is 0: at least 1 is needed"):
+    with pytest.raises(UserError, match="k is 0: write a whole number of at least 1"):
         index.ranked(queries, way, relation, 0)
     with pytest.raises(UserError, match="the relation head has 3 dimensions, the sentences 8"):
         index.ranked(queries, way, drawn_relation(dim=3))
@@ -250,5 +250,5 @@ def test_the_nearest_by_cosine_are_those_of_a_full_sort() -> None:
     assert nearest(corpus[:4], queries, 7)[0].shape == (3, 4)
     with pytest.raises(UserError, match="the corpus is empty"):
         nearest(corpus[:0], queries, 7)
-    with pytest.raises(UserError, match="k is 0: at least 1 is needed"):
+    with pytest.raises(UserError, match="k is 0: write a whole number of at least 1"):
         nearest(corpus, queries, 0)

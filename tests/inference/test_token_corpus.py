@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import pipeline.registry
 from pipeline.cli.encode import main as encode
 from pipeline.cli.search import main as search
 from pipeline.inference.corpus import read_gaussians
@@ -36,7 +34,6 @@ def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
     encoder.save_pretrained(root / "tokens")
     pq.write_table(pa.table({"text": pa.array(TEXTS, pa.string())}), root / "texts.parquet")
     monkeypatch.chdir(root)
-    monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(root / uri))
     return root
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import pipeline.registry
+import pipeline.registry.loading
 from pipeline.cli.search import main
 from pipeline.data.generated import generate
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
@@ -50,7 +50,7 @@ def recipe(project: Path) -> dict[str, Any]:
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
-        patch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "wide"))
+        patch.setattr(pipeline.registry.loading, "encoder_folder", lambda *_: nullcontext(project / "wide"))
         filling, searching = python_of("export.md", "Your own vector store")
         exec(filling, {})
         exec(searching, names)
@@ -60,7 +60,7 @@ def recipe(project: Path) -> dict[str, Any]:
 @pytest.mark.usefixtures("recipe")
 def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "model"))
+    monkeypatch.setattr(pipeline.registry.loading, "encoder_folder", lambda *_: nullcontext(project / "model"))
     with pytest.raises(SystemExit, match=r"another model encoded corpus\.duckdb"):
         exec(python_of("export.md", "Your own vector store")[1], {})
 
@@ -68,7 +68,7 @@ def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_command_refuses_another_model_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its query would be compared with vectors of other weights."""
     monkeypatch.chdir(project)
-    words = r"encoded: was encoded by another model than model; encode it again, or name that model"
+    words = r"encoded: was encoded by another model; encode it again, or name the model that encoded it"
     with pytest.raises(UserError, match=words):
         main(["encoded", QUERIES[0], "--model", "model"])
 

@@ -49,7 +49,7 @@ def test_encode_takes_any_iterable_of_strings_only(encoder: GaussianEncoder) -> 
         encoder.encode(["eine Straße", "a dog \udcff"])
     with pytest.raises(UserError, match="sentence 1 is int"):
         encoder.encode(["a", 3])  # type: ignore[list-item]
-    with pytest.raises(UserError, match=r"takes a list of sentences; for one sentence, write \[sentence\]"):
+    with pytest.raises(UserError, match=r"takes a list of sentences, not str; for one sentence, write \[sentence\]"):
         encoder.encode("a dog runs")
 
 
@@ -57,11 +57,11 @@ def test_small_batches_and_a_bar_change_nothing(encoder: GaussianEncoder, capsys
     expected = encoder.encode(SENTENCES)
     assert capsys.readouterr().err == ""
     for batch_size in (1, 2, 100):
-        found = encoder.encode(SENTENCES, batch_size=batch_size, progress=True)
+        found = encoder.encode(SENTENCES, batch_size=batch_size, show_progress_bar=True)
         torch.testing.assert_close(found.mean, expected.mean, atol=1e-5, rtol=0)
         torch.testing.assert_close(found.log_var, expected.log_var, atol=1e-5, rtol=0)
         assert "5/5" in capsys.readouterr().err
-    with pytest.raises(UserError, match="batch_size is 0: at least 1 is needed"):
+    with pytest.raises(UserError, match="batch_size is 0: write a whole number of at least 1"):
         encoder.encode(SENTENCES, batch_size=0)
 
 

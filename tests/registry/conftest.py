@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.execution import TrackingParams
-from pipeline.registry import Registration
+from pipeline.registry.champions import Registration
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import Tracker, open_tracker
 from tests.registry.lab import Lab

@@ -19,7 +19,7 @@ from pipeline.data.tokenizing import tokenize
 from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.registry import Registration, register_model
+from pipeline.registry.champions import Registration, register_model
 from pipeline.registry.version_scorer import VersionScorer
 from pipeline.tracking.server import Tracker
 from pipeline.training.trainer import train

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.registry import Registration, champions
+from pipeline.registry import champions
 from pipeline.registry.alias_log import History, log_of, read
+from pipeline.registry.champions import Registration
 from pipeline.registry.version_scorer import VersionScorer
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
 from pipeline.tracking.server import Tracker

@@ -19,7 +19,7 @@ import torch
 
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.threshold import Calibration
-from pipeline.registry import load_encoder
+from pipeline.registry.loading import load
 from pipeline.registry.pyfunc_model import MAX_SENTENCES, OPERATIONS
 from pipeline.tracking.server import Tracker
 from pipeline.utils.errors import UserError
@@ -66,7 +66,7 @@ def scoring(lab: Lab, tracker: Tracker, run_id: str, tmp_path_factory: pytest.Te
     uri = f"http://127.0.0.1:{port}"
     try:
         answers(uri, log)
-        yield Scoring(uri, load_encoder("models:/served@champion", tracker.uri))
+        yield Scoring(uri, load("models:/served@champion", tracker.uri))
     finally:
         servers = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
@@ -100,8 +100,8 @@ def test_a_model_with_a_relation_head_answers_by_it(scoring: Scoring) -> None:
     found = OPERATIONS["relation"][1](encoder, a, b)
     assert tuple(found) == ("entailment", "neutral", "contradiction", "reversed", "label")
     assert found.pop("label") == encoder.decide(a, b)
-    torch.testing.assert_close(torch.tensor(list(found.values()), dtype=torch.float64).T, expected)
-    assert OPERATIONS["entailment"][1](encoder, a, b)["score"] == pytest.approx(expected[:, 0].tolist())
+    torch.testing.assert_close(torch.tensor(list(found.values()), dtype=torch.float64), torch.stack(expected))
+    assert OPERATIONS["entailment"][1](encoder, a, b)["score"] == pytest.approx(expected.entailment.tolist())
 
 
 RECORDS: dict[str, Any] = {"dataframe_records": [{"sentence": "A dog runs."}]}

@@ -18,7 +18,7 @@ from pipeline.data.token_store import open_store
 from pipeline.evaluation.encoding import encode_all
 from pipeline.gaussian.distribution import similarity
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.registry import Registration
+from pipeline.registry.champions import Registration
 from pipeline.tracking.server import Tracker
 from pipeline.utils.atomic_io import write_sums
 from tests.registry.lab import Lab

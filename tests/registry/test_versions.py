@@ -22,8 +22,9 @@ from mlflow.pyfunc.model import PythonModelContext
 
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, weights_digest
-from pipeline.registry import Registration, encoder_folder, load_encoder
-from pipeline.registry.loading import serve
+from pipeline.registry.champions import Registration
+from pipeline.registry.fetching import serve
+from pipeline.registry.loading import encoder_folder, load
 from pipeline.registry.pyfunc_model import ServedEncoder
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import Tracker
@@ -110,7 +111,7 @@ print(json.dumps({{"index": list(out.index), "mean": mean, "file": pipeline.mode
     torch.testing.assert_close(torch.tensor(answer["mean"]), expected.mean, rtol=1e-6, atol=1e-6)
 
 
-def test_load_encoder_from_the_server_of_the_folder(
+def test_load_from_the_server_of_the_folder(
     tracker: Tracker, register: Register, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = register(lab.untrained(1))
@@ -118,12 +119,12 @@ def test_load_encoder_from_the_server_of_the_folder(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(lab.root)
     for uri, server in ((got.model_uri, tracker.uri), (f"models:/{got.name}@champion", None)):
-        encoded = load_encoder(uri, server).encode(SENTENCES)
+        encoded = load(uri, server).encode(SENTENCES)
         assert torch.equal(encoded.mean, expected.mean)
         assert torch.equal(encoded.log_var, expected.log_var)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no MLflow database here"):
-        load_encoder(got.model_uri)
+        load(got.model_uri)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -137,10 +138,10 @@ def test_a_file_that_mlflow_adds_is_no_change(tracker: Tracker, lab: Lab, regist
     finally:
         mlflow.set_registry_uri(before)
     assert (artifact_folder(tracker, got) / "registered_model_meta").is_file()
-    assert load_encoder(got.model_uri, tracker.uri).dim == 32
+    assert load(got.model_uri, tracker.uri).dim == 32
     (artifact_folder(tracker, got) / "more").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match="more: not listed in SHA256SUMS"):
-        load_encoder(got.model_uri, tracker.uri)
+        load(got.model_uri, tracker.uri)
 
 
 def test_changed_artifacts_are_refused(tracker: Tracker, lab: Lab, register: Register) -> None:
@@ -151,16 +152,16 @@ def test_changed_artifacts_are_refused(tracker: Tracker, lab: Lab, register: Reg
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(UserError, match=r"model\.safetensors: differs from its SHA-256 sum"):
-        load_encoder(got.model_uri, tracker.uri)
+        load(got.model_uri, tracker.uri)
     with pytest.raises(MlflowException, match="differs from its SHA-256 sum"):
         ServedEncoder().load_context(PythonModelContext({"encoder": str(folder)}, None))
     # Whoever can write the weights can write the sums: the registry knows their digest.
     write_sums(folder)
     with pytest.raises(UserError, match=rf"artifacts/encoder/{SUMS}: differs from its SHA-256 sum"):
-        load_encoder(got.model_uri, tracker.uri)
+        load(got.model_uri, tracker.uri)
     write_sums(artifact_folder(tracker, got))
     with pytest.raises(UserError, match="is not the one that was registered"):
-        load_encoder(got.model_uri, tracker.uri)
+        load(got.model_uri, tracker.uri)
 
 
 def test_changed_code_is_refused_before_it_runs(
@@ -187,14 +188,14 @@ def test_changed_code_is_refused_before_it_runs(
                     use()
             stored.unlink() if before is None else stored.write_bytes(before)
     assert not ran.exists()
-    assert load_encoder(got.model_uri, tracker.uri).dim == 32
+    assert load(got.model_uri, tracker.uri).dim == 32
 
 
 def test_a_version_without_a_digest_of_its_files_is_not_used(tracker: Tracker, lab: Lab, register: Register) -> None:
     got = register(lab.untrained(1))
     tracker.client.delete_model_version_tag(got.name, str(got.version), "files_digest")
     with pytest.raises(UserError, match="the registry has no tag files_digest of it; register it again"):
-        load_encoder(got.model_uri, tracker.uri)
+        load(got.model_uri, tracker.uri)
 
 
 @pytest.mark.parametrize(("score", "words"), [(50.0, SUMS), (float("nan"), "PR-AUC is nan")])
@@ -218,5 +219,5 @@ def test_a_damaged_folder_or_score_is_not_registered(
 def test_unknown_models(tracker: Tracker, lab: Lab, run_id: str, uri: str, message: str) -> None:
     lab.register(tracker, "known", lab.untrained(1), run_id)
     with pytest.raises(UserError, match=message) as caught:
-        load_encoder(uri, tracker.uri)
+        load(uri, tracker.uri)
     assert "\n" not in str(caught.value)

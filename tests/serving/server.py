@@ -29,7 +29,8 @@ from pipeline.inference.bulk_plan import begin, finish, planned
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES, dimensions, encoder_digest, weights_digest
-from pipeline.registry import champions, encoder_folder, load_encoder
+from pipeline.registry import champions
+from pipeline.registry.loading import encoder_folder, load
 from pipeline.registry.version_scorer import VersionScorer
 from pipeline.registry.versions import WEIGHTS_TAG, add_version
 from pipeline.tracking.mlflow_runs import pipeline_run
@@ -130,7 +131,7 @@ class Registry:
         return out
 
     def encoder(self, number: int) -> GaussianEncoder:
-        return load_encoder(f"models:/{self.name}/{number}", self.tracker.uri)
+        return load(f"models:/{self.name}/{number}", self.tracker.uri)
 
 
 def replicas_under(parent: psutil.Process, app: str) -> list[psutil.Process]:
@@ -205,15 +206,17 @@ def serving(
     ready: bool = True,
     end: signal.Signals = signal.SIGTERM,
     root: Path | None = None,
+    program: Sequence[str] = (sys.executable, "-m", "pipeline.cli"),
 ) -> Iterator[Server]:
     """`gausscse serve` in the project's folder; it ends by a signal, and everything it started with it.
 
     Args:
         root: another folder to run it in.
+        program: runs as `gausscse`.
         end: SIGINT goes to all processes of the group, as Ctrl-C in a terminal does.
     """
     port, log = free_port(), folder / "serve.log"
-    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", registry.name, "--port", str(port), *options]
+    command = [*program, "serve", "--name", registry.name, "--port", str(port), *options]
     env = {**os.environ, "MLFLOW_TRACKING_URI": registry.tracker.uri, "PYTHONPATH": str(ROOT)}
     if token is not None:
         env["GAUSSCSE_SERVE_TOKEN"] = f"another-token-of-16,{token}"

@@ -97,7 +97,7 @@ class Page(Opened):
 
 def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server: Server, browser: Browser) -> None:
     encoder = registry.encoder(1)
-    (chances,) = encoder.relation([A], [B]).tolist()
+    chances = [float(chance) for chance in encoder.relation([A], [B])]
     with Page(browser, server) as opened:
         opened.compare(A, B)
         rows = opened.rows()
@@ -126,7 +126,7 @@ def test_the_examples_show_what_the_model_says_of_each_right_or_wrong(
         opened.until("!document.getElementById('examples').hidden", 60)
         lines = opened.page.locator("#answered li").all_inner_texts()
         pairs = [re.findall("“(.*?)”", line) for line in lines]
-        chances = encoder.relation([a for a, _ in pairs], [b for _, b in pairs]).numpy()
+        chances = np.stack(encoder.relation([a for a, _ in pairs], [b for _, b in pairs]), 1)
         assert len(lines) >= 10
         right = 0
         names = encoder.decide([a for a, _ in pairs], [b for _, b in pairs])

@@ -90,7 +90,7 @@ def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, enc
         answer = server.good("/similarity", {"a": a, "b": b})
         assert answer["similarity"] == pytest.approx(encoder.similarity(a, b).tolist(), rel=1e-5)
         answer = server.good("/relation", {"premises": a, "hypotheses": b})
-        rows = [dict(zip(RELATIONS, row, strict=True)) for row in encoder.relation(a, b).tolist()]
+        rows = [dict(zip(RELATIONS, row, strict=True)) for row in np.stack(encoder.relation(a, b), 1).tolist()]
         assert [pytest.approx(row, rel=1e-4) for row in rows] == answer["relation"]
         assert answer["label"] == encoder.decide(a, b)
         entails = server.good("/entails", {"premises": a, "hypotheses": b})

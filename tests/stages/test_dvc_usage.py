@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.config.execution import TrackingParams
 from pipeline.config.load import load_execution
-from pipeline.registry import load_encoder
+from pipeline.registry.loading import load
 from pipeline.tracking.server import open_tracker
 from tests.copies import copy_project
 from tests.stages.running import BIN, CLEAN, EVERY_TIME, commit, dvc, environment, run, stages_run
@@ -69,7 +69,7 @@ def test_a_clone_registers_the_pulled_model_in_its_own_mlflow(project: Path, tmp
     dvc(second, "checkout")
     assert not (second / "mlflow.db").exists()
     assert stages_run(dvc(second, "repro", "--single-item", "--force", "register")) == ["register"]
-    encoder = load_encoder("models:/gausscse@champion", f"sqlite:///{second}/mlflow.db")
+    encoder = load("models:/gausscse@champion", f"sqlite:///{second}/mlflow.db")
     # It has the threshold that evaluate found, and tells what its pipeline was.
     per_seed = json.loads((second / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))["main recipe"]
     best = max((numbers["dev"] for numbers in per_seed.values()), key=lambda dev: dev["pr_auc"])

@@ -23,7 +23,7 @@ from pipeline.cli import search
 from pipeline.config.execution import TrackingParams
 from pipeline.data.schema import OPERATIONS
 from pipeline.families.operations.generated import generate_operations
-from pipeline.registry import load_encoder
+from pipeline.registry.loading import load
 from pipeline.registry.pyfunc_model import _operate
 from pipeline.tracking.server import open_tracker
 from pipeline.utils.atomic_io import read_json
@@ -84,7 +84,7 @@ def said(project: Path) -> str:
 
 def champion(project: Path) -> Any:
     uri = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project).uri
-    return load_encoder("models:/intersent@champion", tracking_uri=uri)
+    return load("models:/intersent@champion", tracking_uri=uri)
 
 
 def test_every_stage_runs_on_operation_rows_alone(project: Path, said: str) -> None:

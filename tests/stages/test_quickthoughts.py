@@ -17,7 +17,7 @@ from pipeline.config.execution import TrackingParams
 from pipeline.config.load import load_execution, load_params
 from pipeline.families.text.generated import generate_documents
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.registry import load_encoder
+from pipeline.registry.loading import load
 from pipeline.registry.version_scorer import VersionScorer
 from pipeline.tracking.server import open_tracker
 from pipeline.trials.store import TrialStore
@@ -127,7 +127,7 @@ def test_the_transfer_task_is_that_of_scikit_learn(project: Path, said: str) -> 
 
 def test_the_champion_is_served_like_any_other(project: Path, said: str) -> None:
     uri = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project).uri
-    encoder = load_encoder("models:/quickthoughts@champion", tracking_uri=uri)
+    encoder = load("models:/quickthoughts@champion", tracking_uri=uri)
     assert encoder.score_kind == "cosine"
     assert 0 < encoder.similarity("A dog was running.", "An animal was running.") <= 1
     with pytest.raises(Exception, match="it has no direction"):

@@ -73,7 +73,7 @@ def test_every_model_has_a_relation_head_that_scores_it(project: Path, first: st
         assert encoder.relation_head is not None
         table = pq.read_table(project / f"results/evaluate/scores/main recipe/generated_test/{seed}.parquet")
         rows = pq.read_table(project / "data/prepared/tests/generated_test.parquet")
-        found = encoder.relation(rows["premise"].to_pylist(), rows["hypothesis"].to_pylist())[:, 0]
+        found = encoder.relation(rows["premise"].to_pylist(), rows["hypothesis"].to_pylist()).entailment
         np.testing.assert_allclose(table["score"].to_numpy(), found.numpy(), rtol=2e-3)
         precision, recall, _ = precision_recall_curve(table["label"].to_numpy() == 0, table["similarity_score"].to_numpy())
         assert per_seed[seed]["generated_test"]["similarity.pr_auc"] == pytest.approx(100 * auc(recall, precision))

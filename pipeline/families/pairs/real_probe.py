@@ -48,7 +48,7 @@ def shares(encoder: GaussianEncoder, pairs: Sequence[MinimalPair]) -> dict[str, 
     if 0 < (gold == ENTAILMENT).mean() < 1:
         found["average precision"] = 100 * average_precision(gold == ENTAILMENT, encoder.score(premises, hypotheses).numpy())
     if encoder.relation_head is not None:
-        right = (likeliest_labels(encoder.relation(premises, hypotheses).numpy()) == gold).tolist()
+        right = (likeliest_labels(np.stack(encoder.relation(premises, hypotheses), 1)) == gold).tolist()
         of_kind = defaultdict[str, list[bool]](list, all=right)
         for pair, one in zip(pairs, right, strict=True):
             of_kind[pair.kind].append(one)

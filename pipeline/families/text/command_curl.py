@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pipeline.utils.parser import Parser, above_zero, whole
+from pipeline.utils.parser import MODEL, Parser, above_zero, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> None:
         "gives (Arora et al. 2019) and the supervised loss, which does not exceed it. TEXT is a text file (one document), a "
         "folder of them, or a table (Parquet, csv, jsonl) with a document in every row.",
     )
-    parser.add_argument("model", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
     parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT")
     parser.add_argument("--column", default="text", help="column of a table with the text; default: text")
     parser.add_argument("--document", help="column of a table whose value makes consecutive rows one document")
@@ -30,11 +30,11 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     from pipeline.families.text import running_text
     from pipeline.families.text.documents import read_documents
-    from pipeline.registry import load_encoder
+    from pipeline.registry.loading import load
 
     # Read before the model is fetched: a mistake in a file shows at once.
     documents = list(read_documents(options.texts, text=options.column, document=options.document))
-    encoder = load_encoder(options.model)
+    encoder = load(options.model)
     encode = partial(running_text.means_of, encoder, kind="sentences")
     text, among = running_text.embedded(documents, encode, options.most), running_text.AMONG
     print(f"{len(text.sizes):,} documents, {len(text.document):,} sentences")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.utils.parser import Parser, whole
+from pipeline.utils.parser import MODEL, Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> None:
         "SentEval. A task is a file (Parquet, csv, jsonl) with columns text, or sentence1 and sentence2; label; and, if it is "
         "fixed, split (train, dev, test). Without one, ten folds.",
     )
-    parser.add_argument("model", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
     parser.add_argument("tasks", nargs="+", type=Path, metavar="TASK", help="a file")
     parser.add_argument(
         "--search", action="store_true", help="search the regression's C, as SentEval does; slower. Otherwise C is 1"
@@ -26,13 +26,13 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.families.text.running_text import means_of
     from pipeline.families.text.tasks import read_task
     from pipeline.families.text.transfer import answers, check, joined
-    from pipeline.registry import load_encoder
+    from pipeline.registry.loading import load
 
     # A mistake in the last file shows before hours of work on the first.
     tasks = [read_task(path) for path in options.tasks]
     for task in tasks:
         check(task, search=options.search)
-    encoder = load_encoder(options.model)
+    encoder = load(options.model)
     print("task\trows\tlogistic\tmean classifier\tmajority")
     for task in tasks:
         features = joined(task.name, [means_of(encoder, texts, "texts") for texts in task.texts])

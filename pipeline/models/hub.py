@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from pipeline.models.model_dir import CARD, content_digest
 from pipeline.utils.atomic_io import SUMS
 from pipeline.utils.errors import UserError
 
-if TYPE_CHECKING:
-    from pipeline.models.encoder import GaussianEncoder
-
 # What the hub puts into a new repository, and what a user may put there before the model.
 _ATTRIBUTES = ".gitattributes"
 _GIVEN = {_ATTRIBUTES, CARD}
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+"""The name of a repository, and of one of its revisions."""
 
 
 def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = False) -> str:
@@ -65,24 +64,24 @@ def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = Fal
     return str(commit.commit_url)
 
 
-def load_from_hub(repo: str, revision: str = "main") -> GaussianEncoder:
-    """The encoder that `push` put into `repo`. All files are checked against their sums.
+@contextmanager
+def fetched_from_hub(name: str) -> Iterator[Path]:
+    """A copy of the folder that `push` put into a repository, while the block runs. The caller checks its files.
 
     Args:
-        revision: a tag or a commit; "main" is the newest.
+        name: OWNER/NAME for its newest commit, OWNER/NAME@REVISION for a tag or a commit.
 
     Raises:
-        UserError: there is no such repository or revision, it holds no model or a damaged one, or the hub cannot be reached.
+        UserError: there is no such repository or revision, or the hub cannot be reached.
     """
     from huggingface_hub import snapshot_download
 
-    from pipeline.models.encoder import GaussianEncoder
-
-    with _errors(repo):
-        cached = snapshot_download(repo, revision=revision, ignore_patterns=_ATTRIBUTES)
+    repo, _, revision = name.partition("@")
+    with _errors(f"{name}: is not a folder here; on the hub"):
+        cached = snapshot_download(repo, revision=revision or None, ignore_patterns=_ATTRIBUTES)
     with TemporaryDirectory(prefix="gausscse-") as temporary:
         # The cache consists of links to files elsewhere, which a model's folder may not have.
-        return GaussianEncoder.from_pretrained(shutil.copytree(cached, Path(temporary) / "model"))
+        yield Path(shutil.copytree(cached, Path(temporary) / "model"))
 
 
 @contextmanager

@@ -14,9 +14,10 @@ import pytest
 from huggingface_hub import HfApi
 
 from pipeline.cli.push import main
-from pipeline.inference.hub import load_from_hub, push
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.hub import push
 from pipeline.models.model_dir import CARD, content_digest
+from pipeline.registry.loading import load
 from pipeline.utils.atomic_io import SUMS, write_sums
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
@@ -109,11 +110,11 @@ def test_what_was_pushed_is_loaded_with_its_sums(model: Path, tmp_path: Path, mo
         (tmp_path / "cache" / path.name).symlink_to(path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda repo, **_: str(tmp_path / "cache"))
     texts = ["a dog runs"], ["an animal moves"]
-    assert load_from_hub(REPO).relation(*texts).equal(GaussianEncoder.from_pretrained(model).relation(*texts))
+    assert load(REPO).relation(*texts) == GaussianEncoder.from_pretrained(model).relation(*texts)
     (tmp_path / "cache" / "config.json").unlink()
     shutil.copy(model / SUMS, tmp_path / "cache" / "config.json")
     with pytest.raises(UserError, match="SHA"):
-        load_from_hub(REPO)
+        load(REPO)
 
 
 def test_files_of_others_are_not_deleted(hub: Hub, model: Path) -> None:
@@ -139,13 +140,15 @@ def test_a_refusal_is_one_line(hub: Hub, model: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=rf"^{REPO}: You don't have the rights; log in with `hf auth login`, or set HF_TOKEN"):
         push(model, REPO)
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"^a/b/c: .*a/b/c"):
-        load_from_hub("a/b/c")
+    with pytest.raises(UserError, match=r"^a/b/c: no config\.json here: name models:/NAME@ALIAS, a folder .*, or OWNER/NAME$"):
+        load("a/b/c")
+    with pytest.raises(UserError, match=rf"^{REPO}: is not a folder here; on the hub: .*HF_HUB_OFFLINE"):
+        load(REPO)
 
     full = OSError(28, os.strerror(28), "/cache/model.safetensors")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=full))
     with pytest.raises(UserError, match=r"No space left on device: '/cache/model\.safetensors'$"):
-        load_from_hub(REPO)
+        load(REPO)
 
 
 def test_a_damaged_model_or_one_without_a_card_is_not_sent(hub: Hub, model: Path) -> None:
