@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.config.execution import TrackingParams
 from pipeline.config.paths import home
 from pipeline.utils.errors import RunError, UserError, first_line
+from pipeline.utils.logs import log
 from pipeline.utils.uris import uri_of_environment, without_password
 
 # Default passwords from examples by MLflow and others, past and present.
@@ -27,7 +30,42 @@ _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEO
 
 def tracking_uri(params: TrackingParams, root: Path) -> str:
     """MLflow's URI: the environment's MLFLOW_TRACKING_URI, else the parameter, else sqlite in the project's home (absolute)."""
-    return uri_of_environment() or params.uri or f"sqlite:///{(home(root) / 'mlflow.db').resolve()}"
+    if uri := uri_of_environment() or params.uri:
+        return uri
+    database = (home(root) / "mlflow.db").resolve()
+    if database.is_file() and (artifacts := database.with_name("mlartifacts")).is_dir():
+        _renew_paths(database, artifacts.as_uri())
+    return f"sqlite:///{database}"
+
+
+def _renew_paths(database: Path, here: str) -> None:
+    """Change the paths in a project's database if the project was moved or copied: MLflow stores absolute ones.
+
+    A copy would otherwise load the original's models.
+    """
+    with closing(sqlite3.connect(database)) as held:
+        try:
+            found = held.execute(
+                "select distinct artifact_location from experiments where artifact_location like '%/mlartifacts'"
+            )
+            former = [location for (location,) in found if location.startswith("file:") and location != here]
+            columns = held.execute(
+                "select m.name, p.name from sqlite_master m join pragma_table_info(m.name) p"
+                " where m.type = 'table' and p.type like 'varchar%'"
+            ).fetchall()
+            with held:
+                for old, (table, column) in itertools.product(former, columns):
+                    held.execute(
+                        f'update "{table}" set "{column}" = ?1 || substr("{column}", length(?2) + 1)'
+                        f' where "{column}" = ?2 or substr("{column}", 1, length(?2) + 1) = ?2 || \'/\'',
+                        (here, old),
+                    )
+        except sqlite3.Error as error:
+            # MLflow reports a file that is no database of its own.
+            log.debug(f"{database}: its paths cannot be renewed: {error}")
+            return
+    if former:
+        log.warning(f"{database.name}: the project was moved or copied, so the paths of its runs and models were renewed")
 
 
 def client_of(uri: str) -> MlflowClient:

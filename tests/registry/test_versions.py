@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,6 +127,31 @@ def test_load_from_the_server_of_the_folder(
     with pytest.raises(UserError, match="no MLflow database here"):
         load(got.model_uri)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copied_or_moved_project_has_its_own_models(
+    register: Register, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow stores absolute paths: a copy would load the original's files, and a moved project none."""
+    got = register(lab.untrained(1))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    copy = tmp_path / "its copy's"
+    copy.mkdir()
+    for name in ("mlflow.db", "execution.yaml"):
+        shutil.copyfile(lab.root / name, copy / name)
+    shutil.copytree(lab.root / "mlartifacts", copy / "mlartifacts")
+    shutil.move(copy, copy := tmp_path / "moved")
+    monkeypatch.chdir(copy)
+    assert load(got.model_uri).dim == 32
+    assert capsys.readouterr().err.count("the project was moved or copied") == 1
+    assert load(got.model_uri).dim == 32
+    assert "moved or copied" not in capsys.readouterr().err
+    for file in (copy / "mlartifacts").rglob("model.safetensors"):
+        file.unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors"):
+        load(got.model_uri)
+    monkeypatch.chdir(lab.root)
+    assert load(got.model_uri).dim == 32
 
 
 def test_a_file_that_mlflow_adds_is_no_change(tracker: Tracker, lab: Lab, register: Register) -> None:
