@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
-from pipeline.config.paths import EVALUATE, MODELS, PROFILE, TRAIN
+from pipeline.config.paths import EVALUATE, MODELS, TRAIN
 from pipeline.families.family import all_metrics
 from pipeline.trials.recipe_run import MAIN
-from pipeline.utils.atomic_io import read_json, write_directory
+from pipeline.utils.atomic_io import write_directory
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
 
@@ -20,7 +20,8 @@ def main() -> None:
     p, execution = load_project()
     # Imported only after the parameters are checked: these take seconds.
     from pipeline.cluster.stage_run import Final, stage_run
-    from pipeline.evaluation.aggregate import read_outcomes
+    from pipeline.evaluation.aggregate import flat_headlines, read_outcomes
+    from pipeline.tracking.mlflow_runs import log_metrics
 
     finals = [
         Final(
@@ -35,8 +36,7 @@ def main() -> None:
     ]
     with stage_run(p, execution.tracking, execution.cluster, root) as run, write_directory(EVALUATE) as out:
         summary = run.score(finals, p.evaluate, out)[MAIN]
-        run.log({f"{k}.hypothesis_only": v for k, v in read_json(PROFILE).get("hypothesis_only", {}).items()})
-        run.log(summary)
+        log_metrics(run.tracker, run.parent, flat_headlines(summary))
     printed = [name for name, metric in all_metrics().items() if metric.printed]
     for set_name, numbers in summary.items():
         shown = {key: of for key, of in numbers.items() if key in printed}

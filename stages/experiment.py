@@ -69,7 +69,7 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
             for trial, outcome in recipe_run.finished
         ]
         with write_directory(EXPERIMENTS) as out:
-            run.log({"experiments": run.score(finals, p.evaluate, out)})
+            run.score(finals, p.evaluate, out)
             write_tables(out, recipe_runs)
             write_variants(out, recipe_runs, run.timings(recipe_runs))
     for recipe_run in recipe_runs:

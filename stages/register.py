@@ -11,7 +11,7 @@ from pipeline.cluster.preflight import load_project
 from pipeline.config.job_inputs import git_commit, installed
 from pipeline.config.paths import DEV_TOKENS, EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
 from pipeline.data.schema import DEV
-from pipeline.families.family import all_metrics, families, part
+from pipeline.families.family import families, part
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.trials.recipe_run import MAIN
 from pipeline.utils.atomic_io import read_json, write_json
@@ -27,7 +27,7 @@ def main() -> None:
     root = Path.cwd()
     p, execution = load_project()
     # Imported only after the parameters are checked: these take a second.
-    from pipeline.evaluation.aggregate import flatten, read_outcomes
+    from pipeline.evaluation.aggregate import flat_headlines, read_outcomes
     from pipeline.registry.alias_log import CHAMPION
     from pipeline.registry.champions import register_model
     from pipeline.registry.promotion import set_of, undefined
@@ -38,7 +38,6 @@ def main() -> None:
 
     per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
     metric = p.register_.metric
-    tagged = tuple(name for name, one in all_metrics().items() if one.tagged)
     dev = set_of(metric, DEV)
     if not all(isfinite(numbers.get(dev, {}).get(metric, nan)) for numbers in per_seed.values()):
         raise UserError(undefined(metric, dev))
@@ -75,7 +74,7 @@ def main() -> None:
         # MLflow lacks the runs of these trials if stages train and evaluate came from DVC's cache.
         runs = {one.digest: mlflow_runs.ensure_trial(tracker, parent, one, outcome) for one, outcome in outcomes}
         for one, _ in outcomes:
-            mlflow_runs.log_metrics(tracker, runs[one.digest], flatten(per_seed[f"seed-{one.seed}"]))
+            mlflow_runs.log_metrics(tracker, runs[one.digest], flat_headlines(per_seed[f"seed-{one.seed}"]))
         registration = register_model(
             tracker,
             p.register_.name,
@@ -88,8 +87,7 @@ def main() -> None:
                 "seed": str(trial.seed),
                 **{f"{name}_digest": value for name, value in digests.items()},
                 "git_commit": commit,
-                **{f"param.{key}": str(value) for key, value in trial.parameters().items()},
-                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(tagged)},
+                **{key: f"{value:.4f}" for key, value in flat_headlines(numbers).items()},
             },
             dev_score=numbers[dev][metric],
             scorer=VersionScorer(p.register_, p.evaluate, root, store, tracker.uri),

@@ -26,7 +26,7 @@ def main() -> None:
     root = Path.cwd()
     p, execution = load_project()
     # Imported only after the parameters are checked: these take seconds.
-    from pipeline.evaluation.aggregate import flatten
+    from pipeline.evaluation.aggregate import flat_headlines
     from pipeline.tracking import mlflow_runs
     from pipeline.trials.recipe_run import MAIN
 
@@ -55,15 +55,14 @@ def main() -> None:
         results = read_results(p, shown, Path())
         with write_directory(REPORT) as out:
             write_report(results, out)
-        # Also what stages evaluate and experiment have logged, unless they came from the cache.
-        evaluated, experiments = (read_json(folder / "summary.json") for folder in (EVALUATE, EXPERIMENTS))
-        blind = {f"{name}.hypothesis_only": numbers for name, numbers in results.hypothesis_only.items()}
-        mlflow_runs.log_metrics(tracker, parent, flatten({**evaluated[MAIN], **blind, "experiments": experiments}))
-        curves = [
-            *(of / "curves.csv" for of in (TUNE, TRAIN, EXPERIMENTS)),
-            *(of / "pr_curves.csv" for of in (EVALUATE, EXPERIMENTS)),
-        ]
-        mlflow_runs.log_files(tracker, parent, [REPORT, *curves])
+        # Also what stage evaluate has logged, unless it came from the cache.
+        evaluated = read_json(EVALUATE / "summary.json")[MAIN]
+        mlflow_runs.log_metrics(tracker, parent, flat_headlines(evaluated))
+        files = ("summary.json", "per_seed.json", "pr_curves.csv")
+        curves = [of / "curves.csv" for of in (TUNE, TRAIN, EXPERIMENTS)]
+        mlflow_runs.log_files(
+            tracker, parent, [REPORT, *curves, *(of / file for of in (EVALUATE, EXPERIMENTS) for file in files)]
+        )
         mlflow_runs.tag(tracker, parent, {_TAG: _digest(keys)})
     log.info(f"report: {REPORT / 'index.html'}")
 

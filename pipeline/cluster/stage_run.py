@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, session_on_demand
 from pipeline.config.execution import ClusterParams, TrackingParams
 from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
-from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
+from pipeline.evaluation.aggregate import Summary, flat_headlines, pr_curve_rows, write_evaluated
 from pipeline.evaluation.encoding import Encode
 from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_models, write_scores
 from pipeline.families.family import families, part
@@ -82,12 +82,8 @@ class StageRun:
             rows = [row for name, table in scores.tables.items() for row in pr_curve_rows(name, seed, table)]
             curves += [{"variant": final.recipe, **row} for row in rows]
             run_id = mlflow_runs.ensure_trial(self.tracker, self.parent, final.trial, final.outcome, self.named(final.trial))
-            mlflow_runs.log_metrics(self.tracker, run_id, flatten(numbers))
+            mlflow_runs.log_metrics(self.tracker, run_id, flat_headlines(numbers))
         return write_evaluated(out, per_seed, curves)
-
-    def log(self, numbers: Mapping[str, Any]) -> None:
-        """Log nested numbers as metrics of the pipeline's run."""
-        mlflow_runs.log_metrics(self.tracker, self.parent, flatten(numbers))
 
 
 @contextmanager

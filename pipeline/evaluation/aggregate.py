@@ -59,6 +59,18 @@ def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[
     return out
 
 
+def headlines(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """set → metric → value or mean, of the metrics that are headlines."""
+    return {
+        name: {
+            key: round(of[key]["mean"] if isinstance(of[key], Mapping) else of[key], 4)
+            for key, metric in all_metrics().items()
+            if metric.headline and key in of and metric.unless not in of
+        }
+        for name, of in sets.items()
+    }
+
+
 def write_evaluated(folder: Path, per_seed: Mapping[str, Mapping[str, Any]], pr_curves: Sequence[Mapping[str, Any]]) -> Summary:
     """Write what the scores of some recipes give, and a folder for the scores; returns the summary.
 
@@ -67,11 +79,7 @@ def write_evaluated(folder: Path, per_seed: Mapping[str, Mapping[str, Any]], pr_
         pr_curves: rows of `pr_curve_rows`, each with its recipe as `variant`.
     """
     summary = {recipe: mean_and_sd(seeds) for recipe, seeds in per_seed.items()}
-    shown = [name for name, metric in all_metrics().items() if metric.headline]
-    means = {
-        recipe: {name: {k: round(of[k]["mean"], 4) for k in shown if k in of} for name, of in sets.items()}
-        for recipe, sets in summary.items()
-    }
+    means = {recipe: headlines(sets) for recipe, sets in summary.items()}
     write_json(folder / "per_seed.json", per_seed)
     write_json(folder / "summary.json", summary)
     # For `dvc metrics`. In its tables, the main recipe's columns need no prefix.
@@ -82,15 +90,10 @@ def write_evaluated(folder: Path, per_seed: Mapping[str, Mapping[str, Any]], pr_
     return summary
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested numbers as `a.b.c` → value; values that are not finite are left out, because no tracker can plot them."""
-    flat: dict[str, float] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        elif math.isfinite(value):
-            flat[f"{prefix}{key}"] = float(value)
-    return flat
+def flat_headlines(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """`headlines` as set.metric → value; those that are not finite are left out, because no tracker can plot them."""
+    every = {f"{name}.{key}": value for name, of in headlines(sets).items() for key, value in of.items()}
+    return {name: value for name, value in every.items() if math.isfinite(value)}
 
 
 def pr_curve_rows(set_name: str, seed: str, table: pa.Table) -> list[dict[str, Any]]:

@@ -38,12 +38,12 @@ class Metric:
     """Its name for people, if it can decide which model is better (`register.metric`)."""
     needs: str = ""
     """The rows that it needs, if it can decide."""
-    headline: bool = True
-    """Whether `dvc metrics` shows it."""
+    headline: bool = False
+    """Whether `dvc metrics`, MLflow's runs and the tags of a version have it. The files of results have all."""
+    unless: str = ""
+    """The metric that is the headline instead, where a set has it."""
     printed: bool = True
     """Whether stage evaluate prints it."""
-    tagged: bool = False
-    """Whether a registered version has it as a tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,7 @@ def test_nli_and_direction_by_hand() -> None:
         {
             "pairs": 6,
             "entailments": 4,
+            "f1": 600 / 7,
             "threshold": 0.6,
             "accuracy": 100 * 5 / 6,
             "majority_accuracy": 100 * 4 / 6,

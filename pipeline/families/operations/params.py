@@ -75,13 +75,13 @@ FAMILY = Family(
     sets=("operation_sets",),
     metrics={
         "operator_mrr": Metric(
-            label="operators: MRR@10 in the pool with inputs", short="operator MRR@10", needs="operation rows", tagged=True
+            label="operators: MRR@10 in the pool with inputs", short="operator MRR@10", needs="operation rows", headline=True
         ),
         "operator_recall": Metric(label="operators: recall@1"),
         "arithmetic_recall": Metric(label="operators, baseline: recall@1 of sum and difference of unit vectors"),
-        "exact": Metric(label="decoded exactly", tagged=True),
+        "exact": Metric(label="decoded exactly", headline=True),
         "rougeL": Metric(label="decoded: ROUGE-L"),
-        "copy_rougeL": Metric(label="decoded, baseline: ROUGE-L of the inputs", headline=False, printed=False),
+        "copy_rougeL": Metric(label="decoded, baseline: ROUGE-L of the inputs", printed=False),
     },
     guarded=("operator_mrr",),
     encoder="operators",

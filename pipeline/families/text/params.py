@@ -92,12 +92,12 @@ FAMILY = Family(
     sets=("text_sets", "task_sets"),
     metrics={
         "next_sentence": Metric(
-            label="next sentence among 64", short="next-sentence accuracy", needs="neighbouring sentences", tagged=True
+            label="next sentence among 64", short="next-sentence accuracy", needs="neighbouring sentences", headline=True
         ),
         "next_sentence_cosine": Metric(label="next sentence among 64, cosine of the means"),
-        "logistic": Metric(label="transfer: logistic regression", tagged=True),
-        "mean_classifier": Metric(label="transfer: mean classifier", headline=False),
-        "majority": Metric(label="transfer, baseline: most frequent class", headline=False, printed=False),
+        "logistic": Metric(label="transfer: logistic regression", headline=True),
+        "mean_classifier": Metric(label="transfer: mean classifier"),
+        "majority": Metric(label="transfer, baseline: most frequent class", printed=False),
     },
     guarded=("next_sentence", "logistic"),
     commands={
