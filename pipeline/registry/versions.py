@@ -18,6 +18,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 from pipeline.identity.source import modules_of
+from pipeline.models.model_dir import CARD
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
 from pipeline.tracking.server import Tracker
 from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file, write_sums
@@ -50,6 +51,8 @@ _REQUIRED = (
     "transformers",
 )
 _COLUMNS = ("sentence", "a", "b", "premise", "hypothesis")
+# Characters of a version's description in MLflow's database.
+_MOST = 5000
 # MLflow's pages use this tag of a logged model to link it to its registered versions.
 _VERSIONS_TAG = "mlflow.modelVersions"
 
@@ -142,10 +145,24 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     # The tags are set with the version, not after it, so a version can be checked as soon as it is visible.
     version = client.create_model_version(
-        name, logged.artifact_location, run_id, tags=dict(tags), model_id=logged.model_id, await_creation_for=60
+        name,
+        logged.artifact_location,
+        run_id,
+        tags=dict(tags),
+        description=_description(encoder_dir),
+        model_id=logged.model_id,
+        await_creation_for=60,
     )
     client.set_logged_model_tags(logged.model_id, {_VERSIONS_TAG: f'[{{"name": "{name}", "version": "{version.version}"}}]'})
     return version
+
+
+def _description(encoder_dir: Path) -> str | None:
+    """The model card without its metadata, as long as MLflow's database allows; None if there is no card."""
+    if not (encoder_dir / CARD).is_file():
+        return None
+    text = (encoder_dir / CARD).read_text(encoding="utf-8").partition("\n---\n")[2].strip()
+    return text if len(text) <= _MOST else f"{text[: _MOST - 100].rpartition(chr(10))[0]}\n\n(README.md of the encoder goes on.)"
 
 
 def _save(encoder_dir: Path, folder: Path, model: Model) -> None:

@@ -22,7 +22,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.model import PythonModelContext
 
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import content_digest, weights_digest
+from pipeline.models.model_dir import CARD, content_digest, weights_digest
 from pipeline.registry.champions import Registration
 from pipeline.registry.fetching import serve
 from pipeline.registry.loading import encoder_folder, load
@@ -70,6 +70,21 @@ def test_version_carries_run_and_tags(tracker: Tracker, register: Register, lab:
     outputs = tracker.client.get_run(run_id).outputs
     assert outputs is not None
     assert got.name in {tracker.client.get_logged_model(m.model_id).name for m in outputs.model_outputs}
+
+
+def test_the_card_is_the_description(tracker: Tracker, lab: Lab, register: Register, tmp_path: Path) -> None:
+    """Without the metadata for the hub, and cut at a line where MLflow's database ends."""
+    assert not tracker.client.get_model_version(register(lab.untrained(1)).name, "1").description
+    for number, lines in ((2, 10), (3, 600)):
+        card = "# A model\n\n" + "\n".join(f"line {k}" for k in range(lines))
+        folder = Path(shutil.copytree(lab.untrained(number), tmp_path / str(number)))
+        (folder / CARD).write_text(f"---\nlanguage: en\n---\n\n{card}\n", encoding="utf-8")
+        write_sums(folder)
+        got = register(folder)
+        described = tracker.client.get_model_version(got.name, str(got.version)).description
+        assert described is not None and len(described) <= 5000
+        kept, _, rest = described.partition("\n\n(README.md of the encoder goes on.)")
+        assert not rest and (described == card if lines == 10 else f"{card}\n".startswith(f"{kept}\n") and len(kept) > 4800)
 
 
 def test_shipped_files(tracker: Tracker, lab: Lab, register: Register) -> None:
