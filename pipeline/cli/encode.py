@@ -9,18 +9,22 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.job_inputs import in_job
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
-from pipeline.utils.errors import UserError
+from pipeline.utils.atomic_io import replacing
+from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.parser import MODEL, Parser
 from pipeline.utils.uris import without_password
 
+_TEXT = (".csv", ".tsv")
 _NOTES = (
     ("missing", "rows have no text and no Gaussian"),
     ("empty", "are empty and have no Gaussian"),
@@ -39,12 +43,16 @@ def main(arguments: Sequence[str]) -> None:
             shown = without_password(place)
             raise UserError(f"{shown}: contains a key; leave it out, and set it in the environment (AWS_ACCESS_KEY_ID, …)")
     if execution.cluster.by_jobs and not in_job():
+        if options.source.endswith(_TEXT) or options.csv:
+            raise UserError("the work runs on a cluster, which reads and writes Parquet; convert the file, and leave --csv out")
         for place in (options.source, options.out, uri):
             if not everywhere(place) and not place.startswith("models:/"):
                 raise UserError(f"{place}: the work runs on a cluster; write an absolute path or a URI that every node can read")
         from pipeline.cluster.submit import submit
 
         submit(execution, "pipeline.cli", "encode", *arguments)
+    if options.csv and "://" in options.out:
+        raise UserError(f"--csv: needs a folder of this machine, not {options.out}")
     if _place(options.out).startswith(_place(options.source)):
         raise UserError(f"{options.out}: is inside the corpus, which it would change; name a folder outside the corpus")
     # Workers may run in another folder.
@@ -56,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.models.model_dir import dimensions, encoder_digest
     from pipeline.registry.loading import encoder_folder
 
-    with encoder_folder(uri) as model:
+    with encoder_folder(uri) as model, _as_parquet(source) as source:
         log.debug(f"encode: model {uri} in {model}")
         precision = "bf16" if options.bf16 else "fp32"
         tokens = _projection(model, uri) if options.tokens else None
@@ -77,8 +85,41 @@ def main(arguments: Sequence[str]) -> None:
                     left = duration((plan.rows - done) / rate)
                     log.info(f"encode: {done}/{plan.rows} rows  {rate:.0f} rows/s  {left} left")
         manifest = finish(plan, out, records)
+    if options.csv:
+        with replacing(Path(options.csv)) as file:
+            _copy("from read_parquet($rows) order by row", f"{out}/part-*.parquet", file, "csv, header")
     notes = "".join(f"; {manifest[name]} {words}" for name, words in _NOTES if manifest[name])
     log.info(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {options.out}/{MANIFEST}{notes}")
+
+
+@contextmanager
+def _as_parquet(source: str) -> Iterator[str]:
+    """The corpus, while the block runs; a csv or tsv file as a Parquet file, whose columns are all text."""
+    if not source.endswith(_TEXT):
+        yield source
+        return
+    with TemporaryDirectory(prefix="gausscse-") as folder:
+        # An interrupted run goes on: the same rows give the same file, and its folder does not count.
+        file = Path(folder) / f"{Path(source).stem}.parquet"
+        _copy("from read_csv($rows, all_varchar = true, header = true)", source, file, "parquet")
+        try:
+            yield str(file)
+        except UserError as error:
+            raise type(error)(str(error).replace(str(file), source)) from None
+
+
+def _copy(query: str, rows: str, file: Path, form: str) -> None:
+    """Write the rows that a query of DuckDB's reads from `rows` into a file.
+
+    Raises:
+        UserError: they cannot be read or written; the message is DuckDB's.
+    """
+    import duckdb
+
+    try:
+        duckdb.execute(f"copy ({query}) to $file (format {form})", {"rows": rows, "file": str(file)})
+    except duckdb.Error as error:
+        raise UserError(first_line(error)) from None
 
 
 def _projection(model: Path, uri: str) -> str:
@@ -98,8 +139,8 @@ def _place(name: str) -> str:
 
 
 def _asked(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(prog="gausscse encode", description="Encode the sentences of a Parquet corpus as Gaussians.")
-    parser.add_argument("source", help="a Parquet file or a folder of them, also s3://…")
+    parser = Parser(prog="gausscse encode", description="Encode the sentences of a corpus as Gaussians.")
+    parser.add_argument("source", help="a Parquet file or a folder of them, also s3://…; or a csv or tsv file with a header")
     parser.add_argument(
         "out", help="a new folder, or that of an interrupted run, which then continues, or with --update that of another run"
     )
@@ -109,6 +150,7 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help=kept)
     bf16 = "compute in bf16, about twice as fast where there are instructions for it; the numbers change by about one percent"
     parser.add_argument("--bf16", action="store_true", help=bf16)
+    parser.add_argument("--csv", metavar="FILE", help="also write all rows into a csv file")
     tokens = "also store the token vectors that the model's relation head reads, for search --by relation"
     parser.add_argument("--tokens", action="store_true", help=tokens)
     again = "OUT may hold the output of another run; encode only the parts that differ"

@@ -82,6 +82,31 @@ def test_other_programs_open_the_folder(project: Path, encoded: str) -> None:
     np.testing.assert_array_equal(np.stack(rows.fetchnumpy()["log_var"]), expected.gaussians.log_var)
 
 
+def test_csv_goes_in_and_out(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["a dog, big", "", 'a "cat"', "12"]
+    frame = pd.DataFrame({"text": texts, "note": ["x", "y", None, "007"]})
+    frame.to_csv(project / "it's.csv", index=False)
+    monkeypatch.chdir(project)
+    command = ["it's.csv", "of-csv", "--column", "text", "--keep", "note,text", "--model", "model"]
+    encode_main([*command, "--csv", "rows.csv"])
+    expected = GaussianEncoder.from_pretrained(project / "model").encode([text for text in texts if text])
+    found = pd.read_csv("rows.csv", dtype={"note": str, "text": str}, keep_default_na=False)
+    assert found["row"].tolist() == [0, 2, 3]
+    assert found["text"].tolist() == [text for text in texts if text] and found["note"].tolist() == ["x", "", "007"]
+    for name in ("mean", "log_var"):
+        np.testing.assert_allclose(
+            np.stack([json.loads(row) for row in found[name]]), getattr(expected, name), rtol=1e-4, atol=1e-6
+        )
+    capsys.readouterr()
+    encode_main(command)
+    assert "encode: 1 of 1 parts are already encoded" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"/it's\.csv: has no column 'nope'; there are text, note$"):
+        encode_main(["it's.csv", "of-none", "--column", "nope", "--model", "model"])
+    with pytest.raises(UserError, match=r'No files found that match the pattern ".*/gone\.csv"$'):
+        encode_main(["gone.csv", "of-none", "--column", "text", "--model", "model"])
+    assert not (project / "of-none").exists()
+
+
 def test_where_nothing_is_left_to_encode_nothing_changes(
     project: Path, encoded: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
