@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cluster.preflight import load_project
+from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TRAIN, TUNE
 from pipeline.identity.digests import PACKAGE
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json, write_directory
@@ -31,28 +32,17 @@ def main() -> None:
     from pipeline.trials.recipe_run import MAIN
 
     # The page shows every key that affects results. Each section is named, here as in dvc.yaml: DVC tracks what is named there.
-    shown = {
-        "data": p.data,
-        "model": p.model,
-        "objective": p.objective,
-        "train": p.train,
-        "tune": p.tune,
-        "relation": p.relation,
-        "evaluate": p.evaluate,
-        "experiments": p.experiments,
-        "register": p.register_,
-        "report": p.report,
-    }
+    sections = p.data, p.model, p.objective, p.train, p.tune, p.relation, p.evaluate, p.experiments, p.register_, p.report
+    keys = {name.rstrip("_"): one.model_dump(mode="json") for name, one in zip(Params.model_fields, sections, strict=True)}
     tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
     with mlflow_runs.stage_of(tracker, parent):
-        keys = {name: section.model_dump(mode="json") for name, section in shown.items()}
         if mlflow_runs.tags_of(tracker, parent).get(_TAG) == _digest(keys):
             log.info(f"report: {REPORT / 'index.html'} is up to date")
             return
         from pipeline.report.results import read_results
         from pipeline.report.writing import write_report
 
-        results = read_results(p, shown, Path())
+        results = read_results(p, keys, Path())
         with write_directory(REPORT) as out:
             write_report(results, out)
         # Also what stage evaluate has logged, unless it came from the cache.

@@ -18,7 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from pipeline.config.objectives import KINDS
-from pipeline.config.params import TrainParams
+from pipeline.config.params import Params, TrainParams
 from pipeline.families.family import NAMES, all_metrics
 from pipeline.families.operations.encoder import Encoder
 from pipeline.identity.digests import BACKBONE, CODE
@@ -165,6 +165,14 @@ def test_dvc_follows_exactly_the_sections_a_stage_reads(stage: str) -> None:
         if isinstance(node, ast.Call) and ast.unparse(node) == "variants_of(p)":
             read |= {*SECTIONS, "experiments"}
     assert read == {key.partition(".")[0] for key in stage_params()[stage]}
+
+
+def test_the_report_names_the_sections_in_the_order_of_the_parameters() -> None:
+    source = ast.parse((ROOT / "stages/report.py").read_text(encoding="utf-8"))
+    (named,) = [
+        node.value for node in ast.walk(source) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "sections"
+    ]
+    assert ast.unparse(named).strip("()").split(", ") == [f"p.{name}" for name in Params.model_fields]
 
 
 def test_tune_follows_every_key_of_train_but_the_seeds() -> None:

@@ -48,18 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         from pipeline.serving.server import Settings, run
     except ImportError as error:
         raise UserError(f"serve needs {error.name}: pip install 'gausscse-pipeline[serve]'") from None
-    settings = Settings(
-        name=name,
-        tracking_uri=uri,
-        host=options.host,
-        port=options.port,
-        tokens=tokens,
-        every=options.every,
-        corpora=options.corpus,
-        least=least,
-        most=most,
-        limits=limits,
-    )
+    settings = Settings(name, uri, options.host, options.port, tokens, options.every, options.corpus, least, most, limits)
     run(settings, cluster)
 
 

@@ -155,11 +155,7 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
         )
         if number:
             oddities[kind] = {"rows": number, sides[0]: left, sides[1]: right, "first_rows": first_rows}
-    found: dict[str, Any] = {
-        "scripts": scripts,
-        "dominant_script": dominant,
-        "oddities": oddities,
-    }
+    found: dict[str, Any] = {"scripts": scripts, "dominant_script": dominant, "oddities": oddities}
     if label is None:
         return found
     labels = dict(rows("SELECT label, count(*) FROM measured GROUP BY 1"))

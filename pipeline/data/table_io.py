@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,16 +17,6 @@ from pipeline.utils.errors import UserError
 
 # Rows of a Parquet row group: some megabytes of sentences, a good task for one of many readers. Affects the bytes of the file.
 ROW_GROUP = 131_072
-# Explicit, so that a change of the library's defaults does not change the bytes.
-PARQUET_SETTINGS: Mapping[str, Any] = {
-    "compression": "zstd",
-    "compression_level": 3,
-    "version": "2.6",
-    "data_page_version": "1.0",
-    "use_dictionary": True,
-    "write_statistics": True,
-    "store_schema": False,
-}
 
 
 @contextmanager
@@ -84,7 +73,7 @@ class ParquetFile:
         self._schema = schema
         self._held: list[pa.Table] = []
         self._held_rows = 0
-        self._writer = pq.ParquetWriter(path, schema, **PARQUET_SETTINGS)
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=3, store_schema=False)
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows; columns outside the schema are left out."""

@@ -12,36 +12,17 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.data.schema import (
-    DEV,
-    DEV_OPERATIONS,
-    DEV_TEXT,
-    NO_PART,
-    OPERATIONS,
-    OPERATIONS_SUFFIX,
-    STS_SUFFIX,
-    TARGETS_SUFFIX,
-    TASK_SUFFIX,
-    TASK_TEXTS,
-    TEXT_SUFFIX,
-)
-from pipeline.data.token_store import (
-    DOCUMENTS,
-    MISSING,
-    OPERATION_ROWS,
-    ROW_KINDS,
-    TRIPLETS,
-    Int32s,
-    TokenStore,
-    digest,
-    open_store,
-    read_manifest,
-    read_rows,
-    read_table,
-)
+from pipeline.data import schema, token_store
+from pipeline.data.token_store import Int32s, TokenStore
 from pipeline.utils.errors import UserError
 
-SET_COLUMNS = ("premise", "hypothesis", "sentence", *(name for names in TASK_TEXTS for name in names), *ROW_KINDS[OPERATION_ROWS])
+SET_COLUMNS = (
+    "premise",
+    "hypothesis",
+    "sentence",
+    *(name for names in schema.TASK_TEXTS for name in names),
+    *token_store.ROW_KINDS[token_store.OPERATION_ROWS],
+)
 """Columns of a set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on."""
 
 
@@ -117,7 +98,7 @@ class OperationSet(_Set):
 
         Rows with the same one are not independent: of a sentence and its parts, files give a fusion and a difference.
         """
-        return np.where(self.operation == OPERATIONS.index("fusion"), self.target, self.a)
+        return np.where(self.operation == schema.OPERATIONS.index("fusion"), self.target, self.a)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +112,26 @@ class TargetSet(_Set):
 
 SETS: dict[type[_Set], tuple[str, str]] = {
     PairSet: ("nli_sets", ""),
-    StsSet: ("sts_sets", STS_SUFFIX),
-    TextSet: ("text_sets", TEXT_SUFFIX),
-    TaskSet: ("task_sets", TASK_SUFFIX),
-    OperationSet: ("operation_sets", OPERATIONS_SUFFIX),
-    TargetSet: ("target_sets", TARGETS_SUFFIX),
+    StsSet: ("sts_sets", schema.STS_SUFFIX),
+    TextSet: ("text_sets", schema.TEXT_SUFFIX),
+    TaskSet: ("task_sets", schema.TASK_SUFFIX),
+    OperationSet: ("operation_sets", schema.OPERATIONS_SUFFIX),
+    TargetSet: ("target_sets", schema.TARGETS_SUFFIX),
 }
 """Kind of sets → key of the manifest that lists them, and suffix of their files."""
 _S = TypeVar("_S", bound=_Set)
 
 # Row kind → the development set by which its objectives choose a model.
 _DEV: dict[str, tuple[type[_Set], str]] = {
-    TRIPLETS: (PairSet, DEV),
-    DOCUMENTS: (TextSet, DEV_TEXT),
-    OPERATION_ROWS: (OperationSet, DEV_OPERATIONS),
+    token_store.TRIPLETS: (PairSet, schema.DEV),
+    token_store.DOCUMENTS: (TextSet, schema.DEV_TEXT),
+    token_store.OPERATION_ROWS: (OperationSet, schema.DEV_OPERATIONS),
 }
 
 
 def set_names(directory: Path, kind: type[_Set]) -> tuple[str, ...]:
     """The names of a store's sets of one kind, sorted."""
-    return tuple(read_manifest(directory).get(SETS[kind][0], ()))
+    return tuple(token_store.read_manifest(directory).get(SETS[kind][0], ()))
 
 
 def _read(directory: Path, name: str, kind: type[_S]) -> _S:
@@ -183,8 +164,8 @@ read_targets = partial(_read, kind=TargetSet)
 def read_task(directory: Path, name: str) -> TaskSet:
     """The transfer task `name`; errors as in `read_pairs`."""
     columns = _columns(directory, name, TaskSet)
-    texts = next(names for names in TASK_TEXTS if names[0] in columns)
-    part = None if NO_PART in columns["part"] else columns["part"]
+    texts = next(names for names in schema.TASK_TEXTS if names[0] in columns)
+    part = None if schema.NO_PART in columns["part"] else columns["part"]
     return TaskSet(name, texts=tuple(columns[text] for text in texts), part=part, label=columns["class"])
 
 
@@ -202,7 +183,7 @@ def _columns(directory: Path, name: str, kind: type[_Set]) -> dict[str, npt.NDAr
     known = set_names(directory, kind)
     if name not in known:
         raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")
-    return read_table(directory / f"{name}{SETS[kind][1]}.arrow")
+    return token_store.read_table(directory / f"{name}{SETS[kind][1]}.arrow")
 
 
 def with_own_sentences(store: TokenStore, rows: Any) -> tuple[TokenStore, Any]:
@@ -221,7 +202,7 @@ def trial_digests(train: Path, dev: Path, kind: str) -> tuple[str, str]:
         UserError: a store does not have them, or differs from what stage tokenize wrote.
     """
     # They say what is missing.
-    read_rows(train, kind)
+    token_store.read_rows(train, kind)
     read_dev(dev, kind)
     set_kind, name = _DEV[kind]
     return rows_digest(train, kind), rows_digest(dev, f"{name}{SETS[set_kind][1]}")
@@ -238,20 +219,20 @@ def rows_digest(directory: Path, table: str) -> str:
     Raises:
         UserError: the store does not have the table, or differs from what stage tokenize wrote.
     """
-    return _rows_digest_once(directory, table, digest(directory))
+    return _rows_digest_once(directory, table, token_store.digest(directory))
 
 
 @cache
 def _rows_digest_once(directory: Path, table: str, _: str) -> str:
-    columns, store = read_table(directory / f"{table}.arrow"), open_store(directory)
-    names = [name for name in columns if name in ROW_KINDS.get(table, SET_COLUMNS)]
+    columns, store = token_store.read_table(directory / f"{table}.arrow"), token_store.open_store(directory)
+    names = [name for name in columns if name in token_store.ROW_KINDS.get(table, SET_COLUMNS)]
     used = store.used_by(*(columns[name] for name in names))
     # Separate, so that the limits of shards do not count.
     sums = [hashlib.sha256() for _ in range(3)]
     for part in store.parts_of(used):
         for one, values in zip(sums, part, strict=True):
             one.update(np.ascontiguousarray(values, dtype="<i4").data)
-    number = np.append(np.cumsum(used) - 1, MISSING)
+    number = np.append(np.cumsum(used) - 1, token_store.MISSING)
     whole = hashlib.sha256(f"{store.pad_id} {[one.hexdigest() for one in sums]}".encode())
     for name, column in sorted(columns.items()):
         values = number[column].astype("<i4") if name in names else column

@@ -38,16 +38,7 @@ FILES_TAG = "files_digest"
 # The packages that `pyfunc_model` imports, directly or through our package. Without this list, MLflow would load the model in a
 # subprocess to find them.
 _REQUIRED = (
-    "mlflow",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "pydantic",
-    "pyyaml",
-    "safetensors",
-    "tokenizers",
-    "torch",
-    "tqdm",
+    *("mlflow", "numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "safetensors", "tokenizers", "torch", "tqdm"),
     "transformers",
 )
 _COLUMNS = ("sentence", "a", "b", "premise", "hypothesis")

@@ -19,7 +19,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
-from pipeline.config.types import Section
 from pipeline.data.decision import EntailmentIf
 from pipeline.families.family import dev_sets
 from pipeline.trials.recipe_run import Choice
@@ -150,11 +149,11 @@ class Results:
         return [name for name in names if name not in dev_sets()] or names
 
 
-def read_results(params: Params, shown: Mapping[str, Section], root: Path) -> Results:
+def read_results(params: Params, shown: Mapping[str, Any], root: Path) -> Results:
     """Read the outputs of the earlier stages from a project folder.
 
     Args:
-        shown: the sections of params.yaml that the report lists, by name.
+        shown: the sections of params.yaml that the report lists, by name, as JSON has them.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -168,7 +167,7 @@ def read_results(params: Params, shown: Mapping[str, Section], root: Path) -> Re
         hypothesis_only=profile.get("hypothesis_only", {}),
         registered=read_json(root / REGISTER),
         profile=profile,
-        params={name: section.model_dump(mode="json") for name, section in shown.items()},
+        params=shown,
         entailment_if=params.evaluate.entailment_if,
         examples=params.report.examples,
         prepared=root / PREPARED,

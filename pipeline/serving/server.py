@@ -28,7 +28,7 @@ from pipeline.utils.logs import log
 _BACKLOG = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of the command line."""
 

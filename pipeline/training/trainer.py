@@ -271,16 +271,8 @@ class _Run:
         self.report(progress)
 
     def _save(self, step: int, seconds: float) -> None:
-        state = {
-            "digest": self.trial.digest,
-            "step": step,
-            "best_step": self.best_step,
-            "best_score": self.best_score,
-            "history": self.history,
-            "losses": self.losses,
-            "seconds": seconds,
-            "ran": self.ran,
-        }
+        state = {name: getattr(self, name) for name in ("best_step", "best_score", "history", "losses", "ran")}
+        state |= {"digest": self.trial.digest, "step": step, "seconds": seconds}
         self.checkpoints.save(state, partial(self._write_best, step, self.best_step, self.best_score))
 
     def _write_best(self, step: int, best_step: int, best_score: float, new: Path, weights: checkpoint.Weights) -> None:

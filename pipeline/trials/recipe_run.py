@@ -237,17 +237,9 @@ def _described(recipe_run: RecipeRun, timings: Mapping[str, Timing]) -> dict[str
         "choice": recipe_run.choice.model_dump(mode="json") if recipe_run.choice else None,
         "failure": recipe_run.failure,
         "seeds": [
-            {
-                "seed": trial.seed,
-                "trial": trial.digest,
-                "name": trial.name,
-                "best_dev_score": outcome.best_score,
-                "best_step": outcome.best_step,
-                "total_steps": outcome.total_steps,
-                "rows": outcome.rows,
-                "same_source_pairs": outcome.same_source_pairs,
-                **asdict(timings[trial.digest]),
-            }
+            {"seed": trial.seed, "trial": trial.digest, "name": trial.name, "best_dev_score": outcome.best_score}
+            | {key: getattr(outcome, key) for key in ("best_step", "total_steps", "rows", "same_source_pairs")}
+            | asdict(timings[trial.digest])
             for trial, outcome in recipe_run.finished
         ],
     }

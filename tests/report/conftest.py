@@ -21,7 +21,8 @@ def report_of(root: Path, params: Params, examples: Literal["full", "ids", "none
     out = root / f"report-{examples}"
     out.mkdir()
     asked = params.model_copy(update={"report": params.report.model_copy(update={"examples": examples})})
-    write_report(read_results(asked, {name: getattr(asked, name) for name in SECTIONS}, root), out)
+    keys = {name: getattr(asked, name).model_dump(mode="json") for name in SECTIONS}
+    write_report(read_results(asked, keys, root), out)
     return (out / HTML).read_text(encoding="utf-8"), (out / MARKDOWN).read_text(encoding="utf-8")
 
 

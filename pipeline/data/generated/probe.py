@@ -24,15 +24,8 @@ MOST = 5_000
 
 # Verbs that need an agent and a patient. Swapping the two persons never gives an entailed sentence.
 _VERBS = (
-    ("following", "followed"),
-    ("chasing", "chased"),
-    ("helping", "helped"),
-    ("watching", "watched"),
-    ("calling", "called"),
-    ("photographing", "photographed"),
-    ("carrying", "carried"),
-    ("teaching", "taught"),
-    ("interviewing", "interviewed"),
+    *(("following", "followed"), ("chasing", "chased"), ("helping", "helped"), ("watching", "watched"), ("calling", "called")),
+    *(("photographing", "photographed"), ("carrying", "carried"), ("teaching", "taught"), ("interviewing", "interviewed")),
     ("warning", "warned"),
 )
 

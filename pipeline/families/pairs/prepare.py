@@ -18,28 +18,9 @@ import pyarrow.parquet as pq
 
 from pipeline.config.data_params import DataParams
 from pipeline.config.params import EvaluateParams, Params
-from pipeline.data import cleaning
+from pipeline.data import cleaning, schema
 from pipeline.data.dedup import Ledger
 from pipeline.data.generated.everyday import everyday_sentences
-from pipeline.data.schema import (
-    BATCH_ROWS,
-    CONTRADICTION,
-    DEV,
-    ENTAILMENT,
-    LABELS,
-    MINIMAL_PAIRS,
-    NEUTRAL,
-    NO_LABEL,
-    PAIRS,
-    PROMOTION,
-    RAW_PAIRS,
-    REVERSED,
-    STS,
-    STS_SUFFIX,
-    TRAIN_PAIRS,
-    TRIPLETS,
-    RawRows,
-)
 from pipeline.data.scratch import database
 from pipeline.data.split import part_of
 from pipeline.data.table_io import Column, ParquetFile, open_parquet
@@ -54,7 +35,7 @@ from pipeline.utils.errors import UserError
 __all__ = ["contents", "lines", "prepare", "profile", "warnings"]
 
 # Training rows between the first pass and the second.
-_TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
+_TEXT = pa.schema([("row", pa.int64()), *schema.RAW_PAIRS])
 # Sentences of our own, for the kinds of minimal pairs that a project's sentences give too few of.
 _EVERYDAY = 20_000
 
@@ -102,7 +83,7 @@ def lines(report: Report) -> Iterator[str]:
         if kinds := train.get("minimal_pairs"):
             yield f"  {sum(kinds.values()):,} minimal pairs: {', '.join(f'{name} {number:,}' for name, number in kinds.items())}"
         yield f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction"
-    parts = {name: report[name] for name in (DEV, PROMOTION) if name in report}
+    parts = {name: report[name] for name in (schema.DEV, schema.PROMOTION) if name in report}
     for name, rows in {**parts, **report["tests"], **report["sts"]}.items():
         yield counted(name, rows)
 
@@ -120,13 +101,13 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
         path = work / (name if name in parts else "tests") / f"{name}.parquet"
         back = ledger.entailed_back(name)
         # Second pass.
-        with ParquetFile(path, PAIRS) as file, open_parquet(scratch / path.name) as source:
-            for batch in source.iter_batches(BATCH_ROWS):
+        with ParquetFile(path, schema.PAIRS) as file, open_parquet(scratch / path.name) as source:
+            for batch in source.iter_batches(schema.BATCH_ROWS):
                 file.write(_named(_with_reverse(batch, back[: batch.num_rows])))
                 back = back[batch.num_rows :]
     sts = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
-    graded = {name + STS_SUFFIX: report for name, report in sts.items()}
-    for name, report in {**{name: parts[name] for name in parts if name == PROMOTION}, **graded}.items():
+    graded = {name + schema.STS_SUFFIX: report for name, report in sts.items()}
+    for name, report in {**{name: parts[name] for name in parts if name == schema.PROMOTION}, **graded}.items():
         report |= ledger.in_development(name)
     train: Report = {}
     if sources.train:
@@ -138,7 +119,7 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
     return {**train, **parts, "tests": tests, "sts": sts}
 
 
-def _development(rows: RawRows, data: DataParams, ledger: Ledger, scratch: Path) -> dict[str, Report]:
+def _development(rows: schema.RawRows, data: DataParams, ledger: Ledger, scratch: Path) -> dict[str, Report]:
     """`_held_out` for the two parts of the development set (`pipeline.data.split`).
 
     Raises:
@@ -146,10 +127,10 @@ def _development(rows: RawRows, data: DataParams, ledger: Ledger, scratch: Path)
     """
     reports = {
         name: _held_out(name, part_of(rows, name, data.promotion_share), data, ledger, scratch / f"{name}.parquet")
-        for name in (DEV, PROMOTION)
+        for name in (schema.DEV, schema.PROMOTION)
     }
     for name, report in reports.items():
-        if report["labels"][LABELS[ENTAILMENT]] in (0, report["rows_out"]):
+        if report["labels"][schema.LABELS[schema.ENTAILMENT]] in (0, report["rows_out"]):
             every = sum(one["rows_out"] for one in reports.values())
             raise UserError(
                 f"{rows.name}: of its {every:,} pairs the {name} part of the development set has {report['rows_out']:,}, "
@@ -159,21 +140,21 @@ def _development(rows: RawRows, data: DataParams, ledger: Ledger, scratch: Path)
     return reports
 
 
-def _held_out(name: str, rows: RawRows, data: DataParams, ledger: Ledger, text: Path) -> Report:
+def _held_out(name: str, rows: schema.RawRows, data: DataParams, ledger: Ledger, text: Path) -> Report:
     """First pass over a development or test set: add its kept rows to the ledger and to `text`."""
-    counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(LABELS), np.int64), 0
-    with pq.ParquetWriter(text, RAW_PAIRS, compression="lz4", use_dictionary=False) as writer:
+    counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(schema.LABELS), np.int64), 0
+    with pq.ParquetWriter(text, schema.RAW_PAIRS, compression="lz4", use_dictionary=False) as writer:
         for batch in rows:
             label = batch["label"].to_numpy()
-            unlabelled = label == NO_LABEL
+            unlabelled = label == schema.NO_LABEL
             if data.unlabelled == "non-entailment":
                 # From here on they are neutral rows: hard pairs, too, are those where another label than neutral is likelier.
-                label = np.where(unlabelled, NEUTRAL, label).astype(np.int8)
+                label = np.where(unlabelled, schema.NEUTRAL, label).astype(np.int8)
                 batch = _with(batch, "label", label)
-            reason = cleaning.own_reasons(batch, "premise", "hypothesis", label != NO_LABEL)
+            reason = cleaning.own_reasons(batch, "premise", "hypothesis", label != schema.NO_LABEL)
             kept = reason == cleaning.KEPT
             counts += cleaning.tally(reason)
-            labels += np.bincount(label[kept], minlength=len(LABELS))
+            labels += np.bincount(label[kept], minlength=len(schema.LABELS))
             as_neutral += int((kept & unlabelled).sum())
             batch = batch.filter(pa.array(kept))
             ledger.add_held_out(name, batch)
@@ -183,27 +164,27 @@ def _held_out(name: str, rows: RawRows, data: DataParams, ledger: Ledger, text: 
         **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)),
         "unlabelled_as_neutral": as_neutral,
         **ledger.repeats(name),
-        "labels": dict(zip(LABELS, labels.tolist(), strict=True)),
+        "labels": dict(zip(schema.LABELS, labels.tolist(), strict=True)),
     }
 
 
-def _graded(name: str, rows: RawRows, ledger: Ledger, folder: Path) -> Report:
+def _graded(name: str, rows: schema.RawRows, ledger: Ledger, folder: Path) -> Report:
     """Like `_held_out`, for a set of graded similarity."""
     counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
-    with ParquetFile(folder / f"{name}{STS_SUFFIX}.parquet", STS) as file:
+    with ParquetFile(folder / f"{name}{schema.STS_SUFFIX}.parquet", schema.STS) as file:
         for batch in rows:
             scored = np.isfinite(batch["score"].to_numpy())
             reason = cleaning.own_reasons(batch, "sentence1", "sentence2", scored)
             counts += cleaning.tally(reason)
             batch = batch.filter(pa.array(reason == cleaning.KEPT))
-            ledger.add_held_out(name + STS_SUFFIX, batch, graded=True)
+            ledger.add_held_out(name + schema.STS_SUFFIX, batch, graded=True)
             file.write(batch)
     report = {"file": rows.name, **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS))}
     _require_rows(rows.name, f"set {name!r}", report)
     return report
 
 
-def _train(files: Sequence[RawRows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
+def _train(files: Sequence[schema.RawRows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
     """Both passes over the training rows: add them to the ledger, then write the rows it keeps."""
     dropped_counts: list[npt.NDArray[np.int64]] = []
     ends: list[int] = []
@@ -220,7 +201,7 @@ def _train(files: Sequence[RawRows], data: DataParams, ledger: Ledger, folder: P
     whole = _rows(total, cleaning.by_reason(total))
     _require_rows(", ".join(counts), "training", whole)
     labels = ledger.labels()
-    if not labels[LABELS[ENTAILMENT]]:
+    if not labels[schema.LABELS[schema.ENTAILMENT]]:
         raise UserError(
             f"training has only {_names_of(labels)} rows; "
             "triplets are made of entailment rows: add a file with some to data.files.train"
@@ -241,7 +222,7 @@ def _train(files: Sequence[RawRows], data: DataParams, ledger: Ledger, folder: P
     }
 
 
-def _enter(rows: RawRows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
+def _enter(rows: schema.RawRows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
     """First pass over one file: rows without a drop reason of their own go to the ledger and to `writer`.
 
     Returns:
@@ -249,7 +230,7 @@ def _enter(rows: RawRows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArr
     """
     counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
     for batch in rows:
-        reason = cleaning.own_reasons(batch, "premise", "hypothesis", batch["label"].to_numpy() != NO_LABEL)
+        reason = cleaning.own_reasons(batch, "premise", "hypothesis", batch["label"].to_numpy() != schema.NO_LABEL)
         counts += cleaning.tally(reason)
         whole = batch.filter(pa.array(reason == cleaning.KEPT))
         row = pa.array(np.arange(len(ledger), len(ledger) + whole.num_rows))
@@ -262,39 +243,41 @@ def _enter(rows: RawRows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArr
 def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path) -> int:
     """Second pass: write pairs, triplets and reversed pairs in row order; returns the number of pairs known to hold both ways."""
     back, total = ledger.entailed_back(), 0
-    contradictions, neutrals = (Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
+    contradictions, neutrals = (
+        Column(ledger.partners(label, text), "partner") for label in (schema.CONTRADICTION, schema.NEUTRAL)
+    )
     with (
-        ParquetFile(folder / "pairs.parquet", PAIRS) as pairs,
-        ParquetFile(folder / "triplets.parquet", TRIPLETS) as triplets,
-        ParquetFile(folder / "reversed.parquet", REVERSED) as reverse,
+        ParquetFile(folder / "pairs.parquet", schema.PAIRS) as pairs,
+        ParquetFile(folder / "triplets.parquet", schema.TRIPLETS) as triplets,
+        ParquetFile(folder / "reversed.parquet", schema.REVERSED) as reverse,
         open_parquet(text) as source,
     ):
-        for batch in source.iter_batches(BATCH_ROWS):
+        for batch in source.iter_batches(schema.BATCH_ROWS):
             batch = batch.filter(pa.array(reason[batch["row"].to_numpy()] == cleaning.KEPT))
             batch = _with_reverse(batch, back[batch["row"].to_numpy()])
             pairs.write(_named(batch))
-            entailed = batch.filter(pa.array(batch["label"].to_numpy() == ENTAILMENT))
-            two_way = entailed["reverse_label"].to_numpy() == ENTAILMENT
+            entailed = batch.filter(pa.array(batch["label"].to_numpy() == schema.ENTAILMENT))
+            two_way = entailed["reverse_label"].to_numpy() == schema.ENTAILMENT
             total += int(two_way.sum())
             premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
             # A pair that holds both ways is not an example of one that does not hold.
-            reverse.write(pa.table([entailment, premise, origin], schema=REVERSED).filter(pa.array(~two_way)))
+            reverse.write(pa.table([entailment, premise, origin], schema=schema.REVERSED).filter(pa.array(~two_way)))
             contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
             columns = [premise, entailment, contradiction, origin, neutral, pa.array(two_way.astype(np.int8))]
-            triplets.write(pa.table(columns, schema=TRIPLETS))
+            triplets.write(pa.table(columns, schema=schema.TRIPLETS))
     return total
 
 
 def _write_minimal(data: DataParams, ledger: Ledger, folder: Path) -> Report:
     """Write minimal pairs of the training sentences; returns their number by kind, and that of those dropped as leaked."""
-    sentences = ledger.sampled(folder / f"{TRAIN_PAIRS}.parquet", data.seed, MOST_SENTENCES)
+    sentences = ledger.sampled(folder / f"{schema.TRAIN_PAIRS}.parquet", data.seed, MOST_SENTENCES)
     # Few corpora have many sentences in which subject and object can change places.
     everyday = list(islice(everyday_sentences("train", data.seed), _EVERYDAY))
     pairs = minimal_pairs(sentences, data.minimal_pairs, data.seed, further=everyday, twice=True)
-    table = pa.Table.from_pylist([{**pair._asdict(), "source": pair.kind} for pair in pairs], schema=PAIRS)
+    table = pa.Table.from_pylist([{**pair._asdict(), "source": pair.kind} for pair in pairs], schema=schema.PAIRS)
     leaked = ledger.leaked(table)
     table = table.filter(pa.array(~leaked))
-    with ParquetFile(folder / f"{MINIMAL_PAIRS}.parquet", PAIRS) as file:
+    with ParquetFile(folder / f"{schema.MINIMAL_PAIRS}.parquet", schema.PAIRS) as file:
         file.write(table)
     kinds = Counter(table["source"].to_pylist())
     return {"minimal_pairs": dict(sorted(kinds.items())), "minimal_pairs_leaked": int(leaked.sum())}
@@ -303,7 +286,7 @@ def _write_minimal(data: DataParams, ledger: Ledger, folder: Path) -> Report:
 def _with_reverse(batch: pa.RecordBatch, back: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """The batch; where its source says nothing of a pair turned round, with what its set says (`Ledger.entailed_back`)."""
     given = batch["reverse_label"].to_numpy()
-    return _with(batch, "reverse_label", np.where((given == NO_LABEL) & back, ENTAILMENT, given))
+    return _with(batch, "reverse_label", np.where((given == schema.NO_LABEL) & back, schema.ENTAILMENT, given))
 
 
 def _with(batch: pa.RecordBatch, column: str, codes: npt.NDArray[Any]) -> pa.RecordBatch:
@@ -314,7 +297,7 @@ def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with label codes replaced by label names (null for `NO_LABEL`)."""
     for column in ("label", "reverse_label"):
         codes = batch[column].to_numpy()
-        names = pa.array(LABELS, pa.string()).take(pa.array(codes, mask=codes == NO_LABEL))
+        names = pa.array(schema.LABELS, pa.string()).take(pa.array(codes, mask=codes == schema.NO_LABEL))
         batch = batch.set_column(batch.schema.get_field_index(column), column, names)
     return batch
 

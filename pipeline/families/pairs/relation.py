@@ -22,15 +22,7 @@ from pipeline.data.token_sets import PairSet
 from pipeline.families.pairs.scoring import in_blocks
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import SCALE
-from pipeline.models.relation_head import (
-    RELATED,
-    REVERSED,
-    Relation,
-    RelationScale,
-    ScoreKind,
-    logits_of,
-    similarity_log_odds,
-)
+from pipeline.models.relation_head import RELATED, REVERSED, Relation, RelationScale, ScoreKind, logits_of, similarity_log_odds
 from pipeline.models.token_head import TokenHead, TokenProjection
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -139,14 +131,7 @@ def _batches(
 
 @torch.inference_mode()
 def calibrate(
-    head: TokenHead,
-    sentences: Gaussian,
-    pairs: PairSet,
-    kind: ScoreKind,
-    params: RelationParams,
-    *,
-    seed: int,
-    pairs_digest: str,
+    head: TokenHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind, params: RelationParams, *, seed: int, pairs_digest: str
 ) -> Relation:
     """Find the scale of a head's probabilities on the selection part of the development set.
 

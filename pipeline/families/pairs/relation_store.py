@@ -29,14 +29,7 @@ _SAMPLE, _DIRECTIONS = 2048, 4 * DIM
 
 
 def relation_for(
-    name: str,
-    model: Path,
-    kind: ScoreKind,
-    params: RelationParams,
-    seed: int,
-    root: Path,
-    trials: TrialStore,
-    encode: Encode,
+    name: str, model: Path, kind: ScoreKind, params: RelationParams, seed: int, root: Path, trials: TrialStore, encode: Encode
 ) -> Path:
     """The folder of the relation head that fits a model: fitted before, or now.
 
