@@ -30,8 +30,8 @@ from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
 from pipeline.training.checkpoint import Checkpoints, Weights
-from pipeline.trials.trial import BEST, LATEST, PREVIOUS
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial import LATEST, PREVIOUS
+from pipeline.trials.trial_folder import BEST, TrialFolder
 from pipeline.utils.atomic_io import write_directory, write_sums
 
 BATCH = 2

@@ -24,7 +24,7 @@ from pipeline.config.load import load_params
 from pipeline.config.params import Params
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_sets import PairSet, read_pairs
-from pipeline.data.token_store import TokenStore, open_store, read_triplets
+from pipeline.data.token_store import ROW_KINDS, TRIPLETS, TokenStore, open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
@@ -58,7 +58,7 @@ def corpus() -> Corpus:
     if not (folder / "tokens/tests/tokens.json").is_file():
         print(f"preparing the {folder.name} corpus in {folder}", file=sys.stderr, flush=True)
         tokenized(folder, params, _source(folder))
-    triplets = read_triplets(folder / "tokens/train")
+    triplets = read_rows(folder / "tokens/train", TRIPLETS).stacked(*ROW_KINDS[TRIPLETS])
     complete = np.flatnonzero(triplets[:, 2] >= 0)
     table = pq.read_table(folder / "prepared/train/triplets.parquet").take(complete)
     texts = zip(*(table[column].to_pylist() for column in ("premise", "entailment", "contradiction")), strict=True)

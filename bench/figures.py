@@ -33,7 +33,7 @@ from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import likeliest_labels
 from pipeline.trials.recipe_run import MAIN
-from pipeline.trials.trial import BEST
+from pipeline.trials.trial_folder import BEST
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError, run_stage
 

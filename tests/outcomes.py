@@ -12,10 +12,10 @@ from pipeline.data.token_store import open_store
 from pipeline.families.pairs.scoring import dev_pr_auc
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.training.trainer import train
-from pipeline.trials.trial import BEST, Outcome, Trial
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial import Outcome, Trial
+from pipeline.trials.trial_folder import BEST
 from pipeline.utils.atomic_io import read_json
-from tests.trial_of import trial_on
+from tests.trial_of import folder_at, trial_on
 
 CPU = torch.device("cpu")
 
@@ -26,11 +26,11 @@ def rising_trial(backbone: Path, stores: tuple[Path, Path]) -> Trial:
 
 
 def run(trial: Trial, stores: tuple[Path, Path], folder: Path) -> Outcome:
-    return train(*stores, TrialFolder.local(trial, folder), lambda _: None, CPU)
+    return train(*stores, folder_at(trial, folder), lambda _: None, CPU)
 
 
 def finished(folder: Path, trial: Trial) -> Outcome | None:
-    return TrialFolder.local(trial, folder).outcome()
+    return folder_at(trial, folder).outcome()
 
 
 def assert_together(folder: Path, trial: Trial, dev_tokens: Path) -> Outcome:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.data.schema import STS_SUFFIX
 from pipeline.data.table_io import sha256_tree, write_batches
-from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, TRIPLETS
+from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, TRIPLETS, Int32s, read_rows
 from pipeline.utils.atomic_io import write_json
 
 
@@ -71,6 +71,11 @@ def make_store(
         },
     )
     return folder
+
+
+def read_triplets(directory: Path) -> Int32s:
+    """(n, 4) sentence indices of premise, entailment, contradiction and neutral; the last two may be `MISSING`."""
+    return read_rows(directory, TRIPLETS).stacked(*ROW_KINDS[TRIPLETS])
 
 
 def random_stores(

@@ -24,7 +24,8 @@ from pipeline.families.operations.encoder import Encoder
 from pipeline.identity.digests import BACKBONE, CODE
 from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK
 from pipeline.trials.progress_log import LOG, RECORDS
-from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, WRITER
+from pipeline.trials.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED
+from pipeline.trials.trial_folder import BEST, WRITER
 from pipeline.trials.variants import SECTIONS
 from tests.conftest import ROOT
 
@@ -67,7 +68,8 @@ def test_only_the_trial_store_knows_what_a_trial_s_folder_holds(file: Path) -> N
     if file.parent == ROOT / "pipeline/trials":
         return
     assert "pipeline.trials.locks" not in imports(file)
-    names = {f"pipeline.trials.trial.{name}" for name in ("BEST", "FAILURE", "LATEST", "OUTCOME", "PAUSE", "PREVIOUS", "STOPPED")}
+    names = {f"pipeline.trials.trial.{name}" for name in ("FAILURE", "LATEST", "OUTCOME", "PAUSE", "PREVIOUS", "STOPPED")}
+    names |= {f"pipeline.trials.trial_folder.{name}" for name in ("BEST", "WRITER")}
     assert not imports(file) & (names | {"pipeline.trials.progress_log.LOG", "pipeline.trials.progress_log.RECORDS"})
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):

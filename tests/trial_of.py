@@ -10,7 +10,9 @@ from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.storage.sync import Mirror
 from pipeline.trials.trial import Trial
+from pipeline.trials.trial_folder import TrialFolder
 
 # Not conftest's: a test imports this from a process of its own, where no pytest is.
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,6 +59,11 @@ def trial_on(backbone: Path, stores: tuple[Path, Path], learning_rate: float, se
             "code": code_digest(WEIGHTS, plain.objective),
         }
     )
+
+
+def folder_at(trial: Trial, path: Path) -> TrialFolder:
+    """A trial's folder that has no copy elsewhere."""
+    return TrialFolder(trial, Mirror(path))
 
 
 def worker_config(

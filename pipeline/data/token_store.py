@@ -233,15 +233,6 @@ def read_rows(directory: Path, kind: str) -> Rows:
     return Rows(columns, directory)
 
 
-def read_triplets(directory: Path) -> Int32s:
-    """(n, 4) sentence indices of premise, entailment, contradiction and neutral; the last two may be `MISSING`.
-
-    Raises:
-        UserError: the store has no triplets, or differs from what stage tokenize wrote.
-    """
-    return read_rows(directory, TRIPLETS).stacked(*ROW_KINDS[TRIPLETS])
-
-
 def digest(directory: Path) -> str:
     """SHA-256 over the SHA-256 sums in tokens.json: equal for stores with the same content, wherever they are."""
     sums: dict[str, str] = read_manifest(directory)["sha256"]

@@ -20,10 +20,8 @@ from pipeline.identity.digests import WEIGHTS, backbone_seen, code_digest
 from pipeline.utils.atomic_io import sha256_json
 from pipeline.utils.errors import counted
 
-# In a trial's folder: the outcome of a finished run, and the encoder with the highest development score. Until the trial is
-# finished, each checkpoint holds its best encoder so far.
+# In a trial's folder: the outcome of a finished run.
 OUTCOME = "trial.json"
-BEST = "best"
 # The checkpoint to resume from until the trial is finished, and the one before it, used if the latest is damaged.
 LATEST = "latest"
 PREVIOUS = "previous"
@@ -33,8 +31,6 @@ FAILURE = "failure.json"
 STOPPED = "stopped.json"
 # Asks the workers of a trial to write a checkpoint after the current step and exit.
 PAUSE = "pause"
-# Names the search of the worker that writes, for storages without locks.
-WRITER = "writer"
 
 
 class Recipe(Section):

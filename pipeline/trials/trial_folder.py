@@ -31,22 +31,14 @@ from pipeline.models.model_dir import content_digest
 from pipeline.storage.sync import Mirror
 from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held, tidy
 from pipeline.trials.progress_log import LOG, RECORDS, BackgroundSync, ProgressLog, RecordReader
-from pipeline.trials.trial import (
-    BEST,
-    FAILURE,
-    LATEST,
-    OUTCOME,
-    PAUSE,
-    PREVIOUS,
-    STOPPED,
-    WRITER,
-    EarlyStopping,
-    Outcome,
-    Timing,
-    Trial,
-)
+from pipeline.trials.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, Outcome, Timing, Trial
 from pipeline.utils.atomic_io import flush, json_text, read_json, write_directory, write_json
 from pipeline.utils.errors import StorageError, UserError
+
+# The encoder with the highest development score. Until the trial is finished, each checkpoint holds its best encoder so far.
+BEST = "best"
+# Names the search of the worker that writes, for storages without locks.
+WRITER = "writer"
 
 
 class TrialFolder:
@@ -71,11 +63,6 @@ class TrialFolder:
     def __reduce__(self) -> tuple[type[TrialFolder], tuple[Trial, Mirror]]:
         """Tune pickles the scheduler of a search, which has the folders; a copy has a lock of its own."""
         return TrialFolder, (self.trial, self._mirror)
-
-    @staticmethod
-    def local(trial: Trial, path: Path) -> TrialFolder:
-        """A folder that has no copy elsewhere."""
-        return TrialFolder(trial, Mirror(path))
 
     def for_another_thread(self) -> TrialFolder:
         """The same folder for another thread of this process."""

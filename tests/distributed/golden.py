@@ -23,8 +23,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import trainer
 from pipeline.training.step import FACTOR
 from pipeline.trials.trial import Trial
-from pipeline.trials.trial_folder import TrialFolder
-from tests.trial_of import trial_on
+from tests.trial_of import folder_at, trial_on
 
 # 17 triplets in batches of at most six: 6, 6 and 5 rows, which two workers divide into 3 + 3 and 3 + 2.
 TRIPLETS, BATCH, EPOCHS, SEED = 17, 6, 2, 11
@@ -88,7 +87,7 @@ def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Tr
         patch.setattr(trainer, "optimizer_for", sgd_for)
         if "float32" not in _RUNS[run]:
             patch.setattr(GaussianEncoder, "from_backbone", staticmethod(in_float64))
-        outcome = trainer.train(train, dev, TrialFolder.local(trial, folder), lambda _: None, torch.device("cpu"))
+        outcome = trainer.train(train, dev, folder_at(trial, folder), lambda _: None, torch.device("cpu"))
     assert [entry["step"] for entry in outcome.history] == [1, 2, 3, 4, 5, 6]
     losses = torch.tensor([entry["loss"] for entry in outcome.history], dtype=torch.float64)
     return {"loss": losses, **{name: value.detach().double() for name, value in encoders[0].named_parameters()}}

@@ -26,7 +26,8 @@ from pipeline.tracking.server import Tracker
 from pipeline.trials.locks import WRITER_LOCK
 from pipeline.trials.progress_log import LOG, RECORDS
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, Trial
+from pipeline.trials.trial import LATEST, OUTCOME, Trial
+from pipeline.trials.trial_folder import BEST
 from pipeline.utils.atomic_io import read_json, write_json
 from tests.conftest import ROOT
 from tests.gates import Gate, holder, wait_for

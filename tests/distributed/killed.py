@@ -20,7 +20,7 @@ from pipeline.distributed import collectives
 from pipeline.training.trainer import train
 from pipeline.trials import locks
 from pipeline.trials.trial import Trial
-from pipeline.trials.trial_folder import TrialFolder
+from tests.trial_of import folder_at
 
 # Renames, new and removed folders, removed files, and files that are opened for writing.
 _CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open")
@@ -28,7 +28,7 @@ _CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open")
 
 def _train(trial: str, stores: tuple[Path, Path], folder: Path, pause: Callable[[], bool] = lambda: False) -> None:
     torch.set_num_threads(1)
-    train(*stores, TrialFolder.local(Trial.model_validate_json(trial), folder), lambda _: None, torch.device("cpu"), pause)
+    train(*stores, folder_at(Trial.model_validate_json(trial), folder), lambda _: None, torch.device("cpu"), pause)
 
 
 def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], folder: Path) -> None:

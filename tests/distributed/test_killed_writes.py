@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.trials.trial import BEST, LATEST, OUTCOME
+from pipeline.trials.trial import LATEST, OUTCOME
+from pipeline.trials.trial_folder import BEST
 from pipeline.utils.atomic_io import read_json
 from tests.distributed import killed
 from tests.outcomes import assert_together, finished, rising_trial, run

@@ -20,8 +20,8 @@ from pipeline.models.model_dir import content_digest
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
 from pipeline.trials import locks
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Trial
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial import LATEST, OUTCOME, PREVIOUS, Outcome, Trial
+from pipeline.trials.trial_folder import BEST, TrialFolder
 from pipeline.utils.atomic_io import check_sums, read_json, write_directory, write_json, write_sums
 from tests.outcomes import CPU, assert_together, finished, rising_trial
 from tests.store import random_stores

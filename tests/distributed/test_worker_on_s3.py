@@ -16,8 +16,8 @@ from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
 from pipeline.trials import progress_log
 from pipeline.trials.progress_log import RECORDS
-from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, Trial
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, Trial
+from pipeline.trials.trial_folder import BEST, TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import StorageError, TransientStorageError
 from tests import gates

@@ -96,14 +96,13 @@ import torch
 sys.path.insert(0, "tests")
 from pipeline.config.load import load_params
 from pipeline.training.trainer import train
-from pipeline.trials.trial_folder import TrialFolder
 from store import random_stores
-from tests.trial_of import trial_on
+from tests.trial_of import folder_at, trial_on
 
 file, backbone, work = map(Path, sys.argv[1:])
 stores = random_stores(work / "stores")
 trial = trial_on(backbone, stores, 1e-2, epochs=4).model_copy(update={"objective": load_params(file).objective})
-outcome = train(*stores, TrialFolder.local(trial, work / "trial"), lambda _: None, torch.device("cpu"))
+outcome = train(*stores, folder_at(trial, work / "trial"), lambda _: None, torch.device("cpu"))
 losses = [row["loss"] for row in outcome.history if row["loss"] is not None]
 print(outcome.score_name, losses[-1] < losses[0], (work / "trial/best/config.json").read_text().count('"direction"'))
 """

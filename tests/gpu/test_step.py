@@ -12,12 +12,12 @@ from torch import Tensor
 
 from pipeline.training import trainer
 from pipeline.training.trainer import train
-from pipeline.trials.trial_folder import TrialFolder
 from tests.copies import PLAIN
 from tests.distributed.gloo_worker import run
 from tests.distributed.group import JOBS, SGD
 from tests.store import random_stores
 from tests.training.runs import make_trial
+from tests.trial_of import folder_at
 
 ONE_STEP = [name for name in JOBS if name not in (*SGD, "cached")]
 
@@ -98,7 +98,7 @@ def test_the_host_never_waits_in_a_step(
 
     monkeypatch.setattr(trainer._Run, "_step", watched)
     trial = make_trial(tiny_backbone, stores, **changes)
-    outcome = train(*stores, TrialFolder.local(trial, tmp_path / "trial"), lambda _: None, gpu)
+    outcome = train(*stores, folder_at(trial, tmp_path / "trial"), lambda _: None, gpu)
     assert steps == outcome.total_steps - 2 == 8
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from pipeline.cluster.worker import train_as_worker
 from pipeline.cluster.worker_group import enter_group
-from pipeline.data.token_store import open_store, read_triplets
+from pipeline.data.token_store import open_store
 from pipeline.distributed import collectives
 from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.models.encoder import GaussianEncoder
@@ -25,10 +25,9 @@ from pipeline.training.trainer import Progress, train
 from pipeline.trials.progress_log import RecordReader
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Outcome, Trial
-from pipeline.trials.trial_folder import TrialFolder
-from tests.store import random_stores
+from tests.store import random_stores, read_triplets
 from tests.training.runs import Killed, dies_at, make_trial
-from tests.trial_of import worker_config
+from tests.trial_of import folder_at, worker_config
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(
     trial = make_trial(tiny_backbone, stores)
 
     def run(name: str, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
-        return train(*stores, TrialFolder.local(trial, tmp_path / name), report, device)
+        return train(*stores, folder_at(trial, tmp_path / name), report, device)
 
     whole = run("whole")
     with pytest.raises(Killed):
@@ -112,7 +111,7 @@ def _gradients(trial: Trial, tokens: Path, device: torch.device, *, ddp: bool) -
 def test_a_run_reports_device_precision_speed_and_memory(
     device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    folder = TrialFolder.local(make_trial(tiny_backbone, stores), tmp_path / "trial")
+    folder = folder_at(make_trial(tiny_backbone, stores), tmp_path / "trial")
     folder.path.mkdir()
     train(*stores, folder, folder.log, device)
     last = RecordReader(tmp_path / "trial").read()[-1]

@@ -24,11 +24,11 @@ from pipeline.registry.version_scorer import VersionScorer
 from pipeline.tracking.server import Tracker
 from pipeline.training.trainer import train
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import BEST, Trial
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial import Trial
+from pipeline.trials.trial_folder import BEST
 from tests.conftest import ROOT
 from tests.tiny import make_tiny_backbone
-from tests.trial_of import plain_trial
+from tests.trial_of import folder_at, plain_trial
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Lab:
             work = folder.with_name(f"{folder.name}-run")
             work.mkdir()
             stores = self.root / TRAIN_TOKENS, self.root / DEV_TOKENS
-            train(*stores, TrialFolder.local(self.trial(seed), work), lambda _: None, torch.device("cpu"))
+            train(*stores, folder_at(self.trial(seed), work), lambda _: None, torch.device("cpu"))
             (work / BEST).rename(folder)
 
         return self._kept(f"trained-{seed}", make)

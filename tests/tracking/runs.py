@@ -12,7 +12,8 @@ from mlflow.entities import Run
 from pipeline.models.model_dir import content_digest
 from pipeline.tracking.server import Tracker
 from pipeline.training.trainer import Progress
-from pipeline.trials.trial import BEST, OUTCOME, Outcome, Timing, Trial
+from pipeline.trials.trial import OUTCOME, Outcome, Timing, Trial
+from pipeline.trials.trial_folder import BEST
 from pipeline.utils.atomic_io import write_json, write_sums
 from tests.trial_of import plain_trial
 

@@ -14,17 +14,17 @@ from pipeline.tracking.server import Tracker
 from pipeline.trials.progress_log import ProgressLog
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import FAILURE, OUTCOME, EarlyStopping
-from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 from tests.tracking.runs import TIMING, child, finish, points, progress, trial
+from tests.trial_of import folder_at
 
 
 def test_watched_progress_is_logged_once_at_its_steps(
     tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = ProgressLog("t", tmp_path)
-    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+    with watched([(folder_at(trial(), tmp_path), "t")], tracker, parent):
         for each in (progress(10), progress(20, 0.7)):
             log(each)
         log.note("latest/ is damaged")
@@ -42,7 +42,7 @@ def test_watched_progress_is_logged_once_at_its_steps(
 
 
 def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
-    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+    with watched([(folder_at(trial(), tmp_path), "t")], tracker, parent):
         ProgressLog("t", tmp_path)(progress(10))
         write_json(tmp_path / FAILURE, {"reason": "the loss is nan"})
     run = child(tracker, parent)
@@ -56,12 +56,12 @@ def test_metrics_survive_a_server_that_is_away(
     away = Tracker("http://127.0.0.1:9", tracker.experiment_id)
     with (
         pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9"),
-        watched([(TrialFolder.local(trial(), tmp_path), "t")], away, parent),
+        watched([(folder_at(trial(), tmp_path), "t")], away, parent),
     ):
         ProgressLog("t", tmp_path)(progress(10))
         ProgressLog("t", tmp_path)(progress(20, 0.7))
     # The next attempt finds the records where the first left them.
-    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+    with watched([(folder_at(trial(), tmp_path), "t")], tracker, parent):
         ProgressLog("t", tmp_path)(progress(30, 0.8))
         finish(tmp_path, trial())
     assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]
@@ -78,7 +78,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_away(
         raise UserError("MLflow is away")
 
     monkeypatch.setattr(mlflow_runs, "trial_run", away)
-    with pytest.raises(KeyboardInterrupt), watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+    with pytest.raises(KeyboardInterrupt), watched([(folder_at(trial(), tmp_path), "t")], tracker, parent):
         ProgressLog("t", tmp_path)(progress(10, 0.7))
         raise KeyboardInterrupt
     assert retries.pop() == "2"
@@ -86,7 +86,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_away(
     # What the block did not interrupt is sent with MLflow's own patience.
     with (
         pytest.raises(UserError, match="MLflow is away"),
-        watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent),
+        watched([(folder_at(trial(), tmp_path), "t")], tracker, parent),
     ):
         ProgressLog("t", tmp_path)(progress(20, 0.7))
     assert set(retries) == {None}

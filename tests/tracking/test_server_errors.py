@@ -18,11 +18,11 @@ from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.forwarder import watched
 from pipeline.tracking.server import Tracker
 from pipeline.trials.progress_log import ProgressLog
-from pipeline.trials.trial_folder import TrialFolder
 from tests.faulty_s3 import FaultyS3, faulty
 from tests.gates import wait_for
 from tests.registry.servers import answers, free_port
 from tests.tracking.runs import child, finish, points, progress, trial
+from tests.trial_of import folder_at
 
 pytestmark = pytest.mark.faults
 
@@ -59,7 +59,7 @@ def test_every_step_arrives_once_though_the_server_answers_500(proxy: FaultyS3, 
     proxy.fail("500", SECONDS)
     parent = mlflow_runs.pipeline_run(tracker, "digest", {"train.epochs": 1}, {"who": "test"})
     log = ProgressLog("t", tmp_path)
-    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+    with watched([(folder_at(trial(), tmp_path), "t")], tracker, parent):
         log(progress(10))
         before = proxy.disturbed
         proxy.fail("500", SECONDS)

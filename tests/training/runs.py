@@ -10,10 +10,9 @@ import torch
 
 from pipeline.training.trainer import Progress, train
 from pipeline.trials.trial import Outcome, Trial
-from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from tests.outcomes import finished
-from tests.trial_of import trial_on
+from tests.trial_of import folder_at, trial_on
 
 CPU = torch.device("cpu")
 
@@ -35,7 +34,7 @@ def run(
 ) -> Outcome:
     """Train; `pause` is called in every step but the last, with the number of steps before it."""
     steps = iter(range(1000))
-    return train(*stores, TrialFolder.local(trial, folder), report, CPU, pause=lambda: pause(next(steps)))
+    return train(*stores, folder_at(trial, folder), report, CPU, pause=lambda: pause(next(steps)))
 
 
 def dies_at(step: int) -> Callable[[Progress], None]:

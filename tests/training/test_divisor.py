@@ -14,10 +14,9 @@ from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.packing import TokenBlocks
 from pipeline.training import trainer
-from pipeline.trials.trial_folder import TrialFolder
 from tests.objectives.test_quickthoughts import PLAIN, by_loop
 from tests.store import make_store
-from tests.trial_of import trial_on
+from tests.trial_of import folder_at, trial_on
 
 SIZES = (5, 1, 9, 1, 1, 7, 1, 8, 1, 6, 4)
 
@@ -41,7 +40,7 @@ def run(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(trainer, "optimizer_for", sgd)
     trial = trial_on(tiny_backbone, stores, 1.0, 3, schedule="linear-decay")
     trial = trial.model_copy(update={"objective": own_keys({**PLAIN, "temperature": 1.0})})
-    made = trainer._Run(*stores, TrialFolder.local(trial, tmp_path / "trial"), lambda _: None, torch.device("cpu"), lambda: False)
+    made = trainer._Run(*stores, folder_at(trial, tmp_path / "trial"), lambda _: None, torch.device("cpu"), lambda: False)
     made.encoder.eval()
     return made
 

@@ -13,10 +13,9 @@ from pipeline.data.token_store import MISSING
 from pipeline.families.operations.intersent import IntersentObjective
 from pipeline.training import trainer
 from pipeline.training.step import HEADS, new_parts, optimizer_for, set_rate
-from pipeline.trials.trial_folder import TrialFolder
 from tests.conftest import PLAIN
 from tests.store import make_store
-from tests.trial_of import OPERATIONS, tiny_encoder, trial_on
+from tests.trial_of import OPERATIONS, folder_at, tiny_encoder, trial_on
 
 
 def test_the_groups_of_the_optimizer(tiny_backbone: Path) -> None:
@@ -55,7 +54,7 @@ def test_a_model_of_operators_keeps_the_means_that_it_starts_with(
     stores = make_store(tmp_path / "train", texts, rows=rows, numbers=numbers), make_store(tmp_path / "dev", texts)
     trial = trial_on(tiny_backbone, stores, 1e-3, head_rate_factor=50.0, schedule="linear-decay")
     trial = trial.model_copy(update={"model": trial.model.model_copy(update=model), "objective": own_keys(OPERATIONS)})
-    run = trainer._Run(*stores, TrialFolder.local(trial, tmp_path / "trial"), lambda _: None, torch.device("cpu"), lambda: False)
+    run = trainer._Run(*stores, folder_at(trial, tmp_path / "trial"), lambda _: None, torch.device("cpu"), lambda: False)
     factors = {id(q): group["factor"] for group in run.optimizer.param_groups for q in group["params"]}
     assert factors[id(run.encoder.mean_head.weight)] == factors[id(run.encoder.mean_head.bias)] == factor
     assert {factors[id(q)] for q in run.encoder.backbone.parameters()} == {1.0}  # type: ignore[union-attr]

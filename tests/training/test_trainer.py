@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.data.token_sets import trial_digests
-from pipeline.data.token_store import MISSING, digest, open_store, read_table, read_triplets
+from pipeline.data.token_store import MISSING, digest, open_store, read_table
 from pipeline.families.pairs.contrastive import TripletObjective
 from pipeline.families.pairs.params import ContrastiveParams
 from pipeline.families.pairs.triplets import GlobalBatches
@@ -16,12 +16,12 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import trainer
 from pipeline.training.trainer import Paused, Progress, learning_rate_at
 from pipeline.trials import locks
-from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
 from tests.outcomes import finished
-from tests.store import make_store, random_stores
+from tests.store import make_store, random_stores, read_triplets
 from tests.training.runs import CPU, Killed, assert_resumes, dies_at, make_trial, run, same_files
+from tests.trial_of import folder_at
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_trial_depends_on_its_own_rows_alone(tiny_backbone: Path, tmp_path: Pa
     trial = make_trial(tiny_backbone, stores)
     assert run(trial, stores, tmp_path / "one") == run(trial, with_text, tmp_path / "other")
     # No other sentence is encoded with them.
-    made = trainer._Run(*with_text, TrialFolder.local(trial, tmp_path / "t"), lambda _: None, CPU, lambda: False)
+    made = trainer._Run(*with_text, folder_at(trial, tmp_path / "t"), lambda _: None, CPU, lambda: False)
     assert len(made.dev) == len({*made.dev_rows.premise.tolist(), *made.dev_rows.hypothesis.tolist()}) < 60
     # Other tokens, another row, or another label of a development pair.
     others = [random_stores(tmp_path / str(seed), seed=seed) for seed in (1, 2)]

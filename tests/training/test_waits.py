@@ -25,10 +25,9 @@ from pipeline.families.operations.intersent import IntersentObjective
 from pipeline.families.pairs.contrastive import TripletObjective
 from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.training import trainer
-from pipeline.trials.trial_folder import TrialFolder
 from tests.conftest import PLAIN
 from tests.store import make_store
-from tests.trial_of import OPERATIONS, trial_on
+from tests.trial_of import OPERATIONS, folder_at, trial_on
 
 META = torch.device("meta")
 DOCUMENTS: dict[str, Any] = {"name": "quickthoughts", "context_size": 1, "block_size": 2, "direction": "both"}
@@ -119,7 +118,7 @@ def started(
         keys, train = CASES[case]
         trial = trial_on(tiny_backbone, stores, 1e-3, 3, **{"length_groups": 3, **train})
         objective = own_keys(keys if "name" in keys else load_params(PLAIN).objective.model_dump() | keys)
-        folder = TrialFolder.local(trial.model_copy(update={"objective": objective}), tmp_path / "trial")
+        folder = folder_at(trial.model_copy(update={"objective": objective}), tmp_path / "trial")
         return trainer._Run(*stores, folder, lambda _: None, META, lambda: False)
 
     return start

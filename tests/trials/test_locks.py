@@ -20,11 +20,11 @@ from pipeline.trials.trial import FAILURE, LATEST, OUTCOME, PREVIOUS
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import TransientStorageError, UserError
-from tests.trial_of import plain_trial
+from tests.trial_of import folder_at, plain_trial
 
 
 def trial_in(folder: Path) -> TrialFolder:
-    return TrialFolder.local(plain_trial(), folder)
+    return folder_at(plain_trial(), folder)
 
 
 def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:

@@ -16,18 +16,19 @@ from pipeline.identity.digests import library_versions
 from pipeline.models.model_dir import content_digest
 from pipeline.training.trainer import Progress, train
 from pipeline.trials import locks
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, Outcome, Trial
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial import LATEST, OUTCOME, Outcome, Trial
+from pipeline.trials.trial_folder import BEST
 from pipeline.utils.atomic_io import read_json, write_json
 from tests.outcomes import CPU, assert_together, finished, rising_trial, run
 from tests.store import random_stores
+from tests.trial_of import folder_at
 
 Stores = tuple[Path, Path]
 WEIGHTS = f"{BEST}/model.safetensors"
 
 
 def unusable(folder: Path, trial: Trial) -> str | None:
-    return TrialFolder.local(trial, folder).fault()
+    return folder_at(trial, folder).fault()
 
 
 class Killed(BaseException):
@@ -59,7 +60,7 @@ def killed_after_the_score_of(step: int, trial: Trial, stores: Stores, folder: P
             raise Killed
 
     with pytest.raises(Killed):
-        train(*stores, TrialFolder.local(trial, folder), report, CPU)
+        train(*stores, folder_at(trial, folder), report, CPU)
     locks.tidy(folder)
 
 
@@ -156,6 +157,6 @@ def test_an_outcome_names_the_precision_and_versions_of_all_attempts(
         killed_after_the_score_of(8, trial, stores, tmp_path)
     run(trial, stores, tmp_path)
     here = library_versions()
-    timing = TrialFolder.local(trial, tmp_path).timing()
+    timing = folder_at(trial, tmp_path).timing()
     assert timing.versions == {**here, "torch": f"1.0 and {here['torch']}"}
     assert timing.precision == "fp32"

@@ -11,11 +11,10 @@ import yaml
 
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import OUTCOME, STOPPED, EarlyStopping, TrialResult
-from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_json
 from tests.conftest import PLAIN
 from tests.tracking.runs import TIMING, finish, trial
-from tests.trial_of import plain_trial
+from tests.trial_of import folder_at, plain_trial
 
 RULE = EarlyStopping(grace_scorings=1, reduction_factor=2)
 OTHER = EarlyStopping(grace_scorings=2, reduction_factor=2)
@@ -36,12 +35,12 @@ def test_its_parameters_are_those_of_the_file_but_the_list_of_seeds() -> None:
 @pytest.mark.parametrize("note", [{}, {"reason": "x", "early_stopping": {}}, {"early_stopping": asdict(RULE)}, "not an object"])
 def test_a_stop_of_another_format_is_none(tmp_path: Path, note: Any) -> None:
     write_json(tmp_path / STOPPED, note)
-    assert TrialFolder.local(DONE, tmp_path).stop(RULE) is None
+    assert folder_at(DONE, tmp_path).stop(RULE) is None
 
 
 @pytest.mark.parametrize("weights", ["../" + "a" * 61, "a" * 65, None])
 def test_what_is_no_digest_becomes_no_file_name(tmp_path: Path, weights: str | None) -> None:
-    folder = TrialFolder.local(DONE, tmp_path)
+    folder = folder_at(DONE, tmp_path)
     assert folder._weights() is None
     write_json(tmp_path / OUTCOME, {"outcome": {"weights": weights}})
     assert folder._weights() is None
