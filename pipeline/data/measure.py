@@ -1,4 +1,4 @@
-"""Statistics of one prepared set, computed by DuckDB in bounded memory: direction, oddities, groups by premise.
+"""Statistics of one prepared set, computed by DuckDB in bounded memory: direction and oddities.
 
 Oddities are legal text that a person should look at before training; they never cause a row to be dropped. The text of a set is
 read once, into a table with a few small numbers per row; all statistics come from that table. Row numbers count from 1, in the
@@ -29,7 +29,6 @@ _HTML = (
     "&(?:[A-Za-z]{2,8}|#[0-9]+|#x[0-9A-Fa-f]+);|"
     r"</?(?i:a|b|blockquote|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|script|span|strong|su[bp]|table|t[dhr]|ul?)(?:\s[^<>]*)?/?>"
 )
-_RIGHT_TO_LEFT = r"[\p{Hebrew}\p{Arabic}\p{Syriac}\p{Thaana}\x{61C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
 _FUNCTION_WORDS = (
     "a|about|after|all|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|had|has|have|he|her|his|how|i|if|in|"
     "into|is|it|its|me|more|my|no|not|of|off|on|one|or|our|out|over|she|should|so|some|than|that|the|their|them|then|there|"
@@ -60,20 +59,12 @@ _BEYOND_LATIN = r"[^\x00-\x{36F}\x{1E00}-\x{1EFF}\x{2000}-\x{2BFF}\x{FE00}-\x{FE
 _ODDITIES = {
     "long": (f"more than {LONG:,} characters", f"length(t) > {LONG}"),
     "very_long": (f"more than {VERY_LONG:,} characters", f"length(t) > {VERY_LONG}"),
-    "all_capitals": ("all capitals", r"upper(t) = t AND lower(t) <> t AND regexp_matches(t, '\pL.*\pL')"),
     "no_letter": ("no letter (digits or signs only)", r"NOT regexp_matches(t, '\pL')"),
-    "unbalanced_quotes": ("odd number of double quotes", "(length(t) - length(replace(t, '\"', ''))) % 2 = 1"),
-    "tab_or_line_break": ("tab or line break inside", r"/[\t-\r\x{85}\x{2028}\x{2029}]"),
     "control": ("control character", r"/[\x00-\x08\x0e-\x1f\x7f\x{80}-\x{84}\x{86}-\x{9f}]"),
     "html": ("HTML tag or entity", f"/{_HTML}"),
     "treebank_bracket": ("treebank bracket (-LRB-)", "/-[LR][RSC]B-"),
-    "url": ("web address", r"/(?i)https?://|\bwww\."),
-    "tokenised": ("tokenised punctuation (a space before it)", r"/ (?:[.,;:!?]|n''t|''(?:s|re|ll|ve|d|m))(?: |$)"),
-    "zero_width": ("invisible character (zero-width, soft hyphen)", r"/[\x{AD}\x{200B}-\x{200D}\x{2060}\x{FEFF}]"),
-    "right_to_left": ("right-to-left letter or mark", f"/{_RIGHT_TO_LEFT}"),
     "replacement_character": ("replacement character (U+FFFD)", r"/\x{FFFD}"),
     "mojibake": ("mojibake (Ã© for é, â€™ for ’)", rf"/[ÂÃ]{_CONTINUATION}|â€|â\x{{80}}|ï»¿|ï¿½|ðŸ"),
-    "not_nfc": ("not in Unicode form NFC", "nfc_normalize(t) <> t"),
     "no_function_word": (
         f"no English function word in {FUNCTION_WORD_LENGTH} words or more",
         f"words >= {FUNCTION_WORD_LENGTH} AND script(t) = {_LATIN} AND NOT regexp_matches(t, '(?i)\\b(?:{_FUNCTION_WORDS})\\b')",
@@ -81,7 +72,6 @@ _ODDITIES = {
 }
 MEANINGS = {kind: meaning for kind, (meaning, _) in _ODDITIES.items()} | {
     "other_script": "mostly in another script than the set",
-    "premise_is_hypothesis": "both sentences are the same",
 }
 """Name of every kind of finding in `oddities` → its meaning."""
 
@@ -132,7 +122,7 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
         for k in range(2)
     )
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE measured AS SELECT row, label, t_0 = t_1 AS identical, {numbers} FROM (SELECT "
+        f"CREATE OR REPLACE TEMP TABLE measured AS SELECT row, label, {numbers} FROM (SELECT "
         f"file_row_number + 1 AS row, {label or 'NULL'} AS label, {texts} FROM read_parquet($path, file_row_number = true))",
         {"path": str(path)},
     )
@@ -146,7 +136,6 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
     }
     usual = (SCRIPTS.index(dominant), SCRIPTS.index("none"))
     conditions["other_script"] = tuple(f"script_{k} NOT IN {usual}" for k in range(2))
-    conditions["premise_is_hypothesis"] = ("identical", "identical")
     oddities: dict[str, dict[str, Any]] = {}
     for kind, (first, second) in conditions.items():
         ((number, left, right, first_rows),) = rows(
@@ -172,16 +161,6 @@ def _direction(connection: Database) -> dict[str, Any]:
         return {"pairs": 0}
     right = percent(longer + ties / 2, pairs)
     return {"pairs": pairs, "length_only": right, "premise_not_longer": percent(pairs - longer, pairs)}
-
-
-def premise_groups(connection: Database, triplets: Path) -> list[tuple[int, int, int]]:
-    """(number of entailments, number of them with a contradiction, number of premises that have these numbers), sorted."""
-    return connection.execute(
-        "SELECT every, complete, count(*) FROM (SELECT count(*) AS every, count(contradiction) AS complete "
-        f"FROM read_parquet($path) GROUP BY hash(regexp_replace(premise, '[{WHITE_SPACE}]+', ' ', 'g'))) "
-        "GROUP BY 1, 2 ORDER BY 1, 2",
-        {"path": str(triplets)},
-    ).fetchall()
 
 
 def percent(part: float, whole: float) -> float:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.data.measure import FIRST_ROWS, define_macros, measure, premise_groups
-from pipeline.data.schema import PAIRS, STS, TRIPLETS
+from pipeline.data.measure import FIRST_ROWS, define_macros, measure
+from pipeline.data.schema import PAIRS, STS
 from pipeline.data.scratch import Database, database
 from pipeline.families.pairs.baselines import hypothesis_only_of, read_hypotheses
-from pipeline.families.pairs.profile import BATCH_SIZES, expected_false_negatives, profile
+from pipeline.families.pairs.profile import profile
 from pipeline.families.pairs.warn import warnings
 
 Row = tuple[str, str, str]
@@ -29,20 +29,12 @@ PLAIN = "The dog runs on the beach."
 
 ODD = {
     "long": ["the " * 300 + "end"],
-    "all_capitals": ["A MAN IS ASLEEP.", "DER HUND SCHLÄFT."],
     "no_letter": ["1984", "3.14 (15)", "..."],
-    "tab_or_line_break": ["One\tword.", "One\nline.", "One\u2028line."],
     "control": ["A bell\x07 rings.", "A\x00 null.", "A curly \x93quote."],
     "html": ["Salt &amp; pepper.", "A &#39; sign.", "It is <b>bold</b>.", 'See <a href="x">this</a>.', "One<br/>two."],
     "treebank_bracket": ["A dog -LRB- brown -RRB- runs."],
-    "url": ["It is at www.example.org today.", "See http://example.org for it."],
-    "tokenised": ["A dog runs .", "A dog , brown , runs.", "It does n't run.", "The dog 's tail wags."],
-    "unbalanced_quotes": ['He said "no.', 'A 5" screen.'],
-    "zero_width": ["A\u200b dog.", "A\ufeff dog.", "A dog\u00ad."],
-    "right_to_left": ["It says שלום here.", "It says سلام here.", "A \u202edog\u202c."],
     "replacement_character": ["A caf\ufffd is open."],
     "mojibake": ["A cafÃ© is open.", "It doesnâ€™t run.", "A noteÂ\u00a0here."],
-    "not_nfc": ["A cafe\u0301 is open."],
     "no_function_word": ["Ein großer brauner Hund rennt schnell durch tiefen Schnee heute."],
     "other_script": ["Собака бежит.", "狗在跑。", "犬が走る。", "Σκύλος τρέχει.", "ძაღლი გარბის."],
 }
@@ -92,11 +84,11 @@ def test_every_oddity_is_found_in_its_row_and_side(connection: Database, tmp_pat
 
 
 def test_first_rows_are_the_first_and_a_pair_counts_once(connection: Database, tmp_path: Path) -> None:
-    odd = "A dog runs ."
+    odd = "A dog &amp; a cat."
     rows = [(odd, odd, "neutral") if i % 700 == 3 else (PLAIN, "Dogs run.", "neutral") for i in range(5000)]
     found = measured(connection, tmp_path / "x.parquet", rows)["oddities"]
     expected = {"rows": 8, "premise": 8, "hypothesis": 8, "first_rows": [4, 704, 1404, 2104, 2804]}
-    assert found == {"tokenised": expected, "premise_is_hypothesis": expected}
+    assert found == {"html": expected}
 
 
 def test_the_script_of_a_set_decides_what_is_odd_in_it(connection: Database, tmp_path: Path) -> None:
@@ -126,28 +118,6 @@ def test_direction_and_labels_are_those_of_plain_python(connection: Database, tm
         "premise_not_longer": round(100 * sum(p <= h for p, h in entailed) / len(entailed), 4),
     }
     assert got["labels"] == {"contradiction": 0} | Counter(label for _, _, label in rows)
-
-
-def test_premises_are_grouped_but_for_white_space(connection: Database, tmp_path: Path) -> None:
-    premises = ["A dog runs.", "A  dog\u00a0runs.", "A dog\truns.", "a dog runs.", "A cat sits.", "A cat sits."]
-    contradictions = ["No.", "No.", None, None, None, None]
-    table = pa.table([premises, [str(i) for i in range(6)], contradictions, ["here"] * 6, [None] * 6, [0] * 6], schema=TRIPLETS)
-    pq.write_table(table, tmp_path / "t.parquet")
-    assert premise_groups(connection, tmp_path / "t.parquet") == [(1, 0, 1), (2, 0, 1), (3, 2, 1)]
-
-
-def test_expected_false_negatives_are_the_mean_over_random_batches() -> None:
-    counts = [(1, 30), (2, 10), (5, 4)]
-    premise = np.repeat(np.arange(44), np.repeat([1, 2, 5], [30, 10, 4]))
-    r = np.random.default_rng(1)
-    drawn = [Counter(r.permutation(premise)[:16].tolist()) for _ in range(4000)]
-    simulated = np.mean([sum(n * (n - 1) for n in batch.values()) for batch in drawn])
-    expected = expected_false_negatives(counts)
-    assert [row["batch"] for row in expected] == list(BATCH_SIZES)
-    assert expected[0]["pairs"] == pytest.approx(simulated, rel=0.05)
-    assert expected[0]["per_row"] == pytest.approx(expected[0]["pairs"] / 16, abs=1e-4)
-    # A batch larger than the data is the data.
-    assert expected[-1]["pairs"] == 10 * 2 + 4 * 20
 
 
 def test_hypotheses_are_picked_evenly_over_the_whole_file(tmp_path: Path) -> None:
@@ -183,19 +153,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             (text(r.randint(3, 12)), text(r.randint(3, 12)), ("entailment", "neutral", "contradiction")[i % 3]) for i in range(n)
         ]
 
-    train = rows(900)
-    nli(folder / "train/pairs.parquet", train)
+    nli(folder / "train/pairs.parquet", rows(900))
     for name in ("dev/dev", "promotion/promotion", "tests/some"):
         nli(folder / f"{name}.parquet", rows(600))
-    triplets = [
-        (p, h, "no" if i % 2 else None, "here", None, 0) for i, (p, h, label) in enumerate(train) if label == "entailment"
-    ]
-    pq.write_table(pa.table([*map(list, zip(*triplets, strict=True))], schema=TRIPLETS), folder / "train/triplets.parquet")
     graded = [["the dog"] * 3, ["a dog"] * 3, [1.0, 2.0, 3.0], ["here"] * 3]
     pq.write_table(pa.table(graded, schema=STS), folder / "tests/graded.sts.parquet")
     held_out = {"kept_duplicate": 0, "kept_contradictory": 0}
+    triplets = {"triplets": 300, "triplets_with_contradiction": 150}
     counts = {
-        "train": {"rows_in": 900, "rows_out": 900, "dropped": {"duplicate": 0}, "labels": {}},
+        "train": {"rows_in": 900, "rows_out": 900, "dropped": {"duplicate": 0}, "labels": {}, **triplets},
         "dev": counts_of(600, **held_out),
         "promotion": counts_of(600, **held_out, premises=20, pairs_in_dev=0),
         "tests": {"some": counts_of(600, **held_out, pairs_in_dev=0)},
@@ -233,7 +199,7 @@ def odd(rows: int) -> dict[str, Any]:
         (lambda p: p["dev"]["labels"].update(contradiction=0), "dev: 0 of 400 rows (0.0 %) are contradiction"),
         (lambda p: p["hypothesis_only"]["some"].update(pr_auc=50.0), "some 50.0 (chance 33.3)"),
         (lambda p: p["tests"]["some"]["direction"].update(length_only=12.0), "right on some 12.0 % of the pairs"),
-        (lambda p: p["triplets"]["all"]["expected_false_negatives"][5].update(per_row=0.3), "a row has 0.30 true entailments"),
+        (lambda p: p["train"]["counts"].update(triplets_with_contradiction=9), "train: 9 of 300 entailment pairs (3.0 %) have a"),
         (lambda p: p["sts"]["graded"]["counts"].update(sentences_in_train=5), "graded (graded) 5 of 6 (83.3 %)"),
         (lambda p: p["tests"]["some"]["counts"].update(pairs_in_dev=9), "in the development set: some 9 of 600 (1.5 %)"),
         (lambda p: p["promotion"]["counts"].update(pairs_in_dev=9), "in the development set: promotion 9 of 600 (1.5 %)"),

@@ -50,15 +50,9 @@ NLI: dict[str, Any] = {
     "dominant_script": "Latin",
     "oddities": {"html": {"rows": 2, "premise": 2, "hypothesis": 0, "first_rows": [4, 7]}},
 }
-TRIPLETS = {
-    "triplets": 1234,
-    "premises": 1000,
-    "entailments_per_premise": {"mean": 1.23, "max": 3},
-    "expected_false_negatives": [{"batch": 2**k, "pairs": 1.0, "per_row": 2**k / 1e4} for k in range(4, 13)],
-}
 STS = {key: NLI[key] for key in ("counts", "dominant_script")} | {"oddities": {}}
 PROFILE_OF_SETS: dict[str, Any] = {
-    "train": NLI,
+    "train": NLI | {"counts": NLI["counts"] | {"triplets": 1234, "triplets_with_contradiction": 0}},
     "dev": NLI,
     "promotion": NLI,
     "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in SETS if name != "dev"},
@@ -66,7 +60,6 @@ PROFILE_OF_SETS: dict[str, Any] = {
     "text": {},
     "operations": {},
     "tasks": {},
-    "triplets": {"all": TRIPLETS, "with_contradiction": {"triplets": 0}},
     "hypothesis_only": dict.fromkeys(SETS, HYPOTHESIS_ONLY),
     "files": {
         f"tests/{name}.parquet": {"sha256": f"{k:064x}", "rows": rows, "columns": [["premise", "string"]]}

@@ -158,8 +158,8 @@ def _baselines(results: Results, measures: Iterable[Measure]) -> dict[str, dict[
     return rows
 
 
-def _pairs_data(profile: Profile) -> list[Table]:
-    """The labels and the triplets."""
+def _labels(profile: Profile) -> list[Table]:
+    """The labels, and the direction of the entailment pairs."""
 
     def label(name: str) -> Callable[[Profile], object]:
         return lambda part: (
@@ -171,34 +171,8 @@ def _pairs_data(profile: Profile) -> list[Table]:
         "length-only direction": lambda part: part["direction"].get("length_only"),
         "premise not longer": lambda part: part["direction"].get("premise_not_longer"),
     }
-    triplets = {
-        "number": "triplets",
-        "premises": "premises",
-        "entailments per premise": lambda part: f"{part['entailments_per_premise']['mean']:.2f}",
-        "most": lambda part: part["entailments_per_premise"]["max"],
-        **{
-            f"batch {row['batch']}": lambda part, k=k: f"{part['expected_false_negatives'][k]['per_row']:.3f}"
-            for k, row in enumerate(profile["triplets"]["all"].get("expected_false_negatives", ()))
-        },
-    }
-    kinds = {name.replace("_", " "): part for name, part in profile["triplets"].items() if part["triplets"]}
-    return [
-        *counted(
-            "data-labels",
-            "Labels",
-            "Of the entailment pairs, in percent: more words in the premise (ties half), and a premise that is not longer.",
-            labels,
-            nli_sets(profile),
-        ),
-        *counted(
-            "data-triplets",
-            "Triplets",
-            "Entailments of one premise are false negatives of each other when they meet in a batch (train.same_premise); the "
-            "last columns give how many a row of the loss is expected to have in a random batch of that size.",
-            triplets,
-            kinds,
-        ),
-    ]
+    about = "Of the entailment pairs, in percent: more words in the premise (ties half), and a premise that is not longer."
+    return counted("data-labels", "Labels", about, labels, nli_sets(profile))
 
 
 def data(profile: Profile) -> list[Table]:
@@ -220,5 +194,5 @@ def data(profile: Profile) -> list[Table]:
     return [
         *counted("data-rows", "Rows", "", {"rows in": "rows_in", "rows kept": "rows_out", "dropped": dropped}, read),
         *counted("data-repeats", "Repeats", repeated, repeats, {name: c for name, c in counts.items() if name != "train"}),
-        *_pairs_data(profile),
+        *_labels(profile),
     ]

@@ -19,10 +19,6 @@ LEAST_WITH_CONTRADICTION = 5
 LEAST_DEV_ROWS = 200
 MOST_SHARED_SENTENCES = 50
 MOST_PAIRS_IN_DEV = 1
-MOST_FALSE_NEGATIVES = 0.1
-"""Expected number per row of the loss."""
-FALSE_NEGATIVES_AT = 512
-"""Batch size in triplets."""
 
 # Kind of oddity → the most that passes, in percent. A single very long text is enough for a warning: usually a quote was never
 # closed and swallowed many rows.
@@ -38,7 +34,7 @@ Profile = Mapping[str, Any]
 
 def warnings(profile: Profile) -> list[str]:
     """Warnings about a profile (`pipeline.families.pairs.profile`), the most serious first; empty if nothing is unusual."""
-    checks = (_labels, _sizes, _dropped, _shortcuts, _false_negatives, _shared, _text)
+    checks = (_labels, _sizes, _dropped, _shortcuts, _shared, _text)
     return [line for check in checks for line in check(profile)]
 
 
@@ -69,7 +65,7 @@ def _sizes(profile: Profile) -> Iterator[str]:
         yield f"dev: {rows:,} rows; too few to choose a model (use at least {LEAST_DEV_ROWS:,}, better thousands)"
     if "promotion" in profile and (few := too_few("promotion", profile["promotion"]["counts"]["premises"], FAMILY.groups)):
         yield few
-    every, complete = (profile["triplets"][key]["triplets"] for key in ("all", "with_contradiction"))
+    every, complete = (profile["train"]["counts"][key] for key in ("triplets", "triplets_with_contradiction"))
     if percent(complete, every) < LEAST_WITH_CONTRADICTION:
         yield (
             f"train: {_share(complete, every, ' entailment pairs')} have a contradiction of the same premise; "
@@ -113,17 +109,6 @@ def _shortcuts(profile: Profile) -> Iterator[str]:
             f'"the longer sentence entails" predicts the direction of entailment: right on {", ".join(by_length)} of the pairs; '
             "compare direction scores with that, and read them on the pairs whose premise is not longer"
         )
-
-
-def _false_negatives(profile: Profile) -> Iterator[str]:
-    for key, triplets in (("with_contradiction", "with-contradiction"), ("all", "all")):
-        for expected in profile["triplets"][key].get("expected_false_negatives", ()):
-            if expected["batch"] == FALSE_NEGATIVES_AT and expected["per_row"] > MOST_FALSE_NEGATIVES:
-                yield (
-                    f"train: in a batch of {FALSE_NEGATIVES_AT} triplets ({triplets}) a row has {expected['per_row']:.2f} true "
-                    "entailments among its negatives, because premises repeat; see train.same_premise"
-                )
-                return
 
 
 def _shared(profile: Profile) -> Iterator[str]:
