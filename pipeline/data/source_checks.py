@@ -11,7 +11,6 @@ from typing import Any
 from pipeline.config.data_params import DataParams, HubSpec
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.types import Section
-from pipeline.data.readers.text_tables import infersent_files
 from pipeline.utils.errors import UserError
 
 
@@ -80,9 +79,8 @@ def _use(key: str, role: str, spec: Any, root: Path) -> _Use:
 
 
 def _file_identity(file: Path) -> tuple[object, ...]:
-    """Equal for all spellings of a path, for links, and for the three files of one data set."""
-    first = infersent_files(file).get("s1", file)
-    status = (first if _exists(first) else file).stat()
+    """Equal for all spellings of a path, and for links."""
+    status = file.stat()
     return (status.st_dev, status.st_ino)
 
 

@@ -190,14 +190,6 @@ def test_weights_that_are_a_pointer_are_refused(project: Path, tiny_backbone: Pa
     assert "mine/model.safetensors is a pointer of Git LFS; " in refusal()
 
 
-def test_the_three_files_of_one_set_are_one_set(project: Path) -> None:
-    Path("raw").mkdir()
-    for name in ("s1", "s2", "labels"):
-        (project / f"raw/{name}.dev").write_text(name, encoding="utf-8")
-    use_files(["train"], "s1.dev", {"t": "labels.dev"})
-    assert "is used for data.files.dev, too" in refusal()
-
-
 def test_make_repro_checks_before_dvc_starts() -> None:
     done = subprocess.run(["make", "-n", "repro"], cwd=ROOT, capture_output=True, text=True, check=True)
     lines = [line.strip() for line in done.stdout.splitlines()]

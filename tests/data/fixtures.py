@@ -48,16 +48,16 @@ ROWS = (
     Row("Three girls fold 北 out of paper.", "The girls fold paper.", E, N, 4, "TEST"),
 )
 LABELLED = tuple(row for row in ROWS if row.label is not None)
-"""SICK and InferSent have no rows without a label."""
+"""SICK has no rows without a label."""
 
 
 def expected(file: Path) -> tuple[Row, ...]:
     """The rows of a file that `write_fixtures` wrote."""
-    return LABELLED if file.name.startswith(("SICK", "s1.", "s2.", "labels.")) else ROWS
+    return LABELLED if file.name.startswith("SICK") else ROWS
 
 
 def write_fixtures(folder: Path) -> list[Path]:
-    """The official files and their variants under `folder`; the list holds those to be read, one of InferSent's three."""
+    """The official files and their variants under `folder`; the list holds those to be read."""
     shutil.copytree(FORMATS, folder / "official")
     official = sorted(file for file in (folder / "official").iterdir() if file.is_file())
     snli, multinli = ((FORMATS / name).read_bytes() for name in ("snli_1.0_sample.txt", "multinli_1.0_sample.jsonl"))
@@ -78,7 +78,7 @@ def write_fixtures(folder: Path) -> list[Path]:
         name = f"{str(kind).partition('<')[0]}.parquet"
         pq.write_table(pa.table(columns), folder / "variants" / name, row_group_size=5)
         variants[name] = b""
-    return [*official, folder / "official/infersent/s1.dev", *(folder / "variants" / name for name in variants)]
+    return [*official, *(folder / "variants" / name for name in variants)]
 
 
 def _columns() -> dict[str, list[str | None]]:

@@ -97,14 +97,6 @@ def test_quotes_that_belong_to_the_text_stay(tmp_path: Path, capsys: pytest.Capt
     assert [line[:31] for line in capsys.readouterr().err.splitlines()] == ["warning: f.tsv: row 3 (line 4):"]
 
 
-def test_quoted_lines_of_infersent_are_refused(tmp_path: Path) -> None:
-    for name, text in (("s1", '"The boy says ""hello""."'), ("s2", "b"), ("labels", "neutral")):
-        (tmp_path / f"{name}.dev").write_text(f"{text}\n")
-    assert "looks quoted by a csv writer" in (said := refused(tmp_path / "s1.dev"))
-    assert "quotes: csv" not in said
-    assert "is InferSent, which has no such separator or quotes" in refused(tmp_path / "s1.dev", quotes="csv")
-
-
 @pytest.mark.parametrize("kind", ["float", "object", "category", "csv"])
 def test_labels_that_pandas_made_floats(tmp_path: Path, kind: str) -> None:
     labels: Any = {"0": "entailment", "1.0": "neutral"}

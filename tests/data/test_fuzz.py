@@ -21,7 +21,7 @@ from tests.data import small_corpus
 from tests.data.fixtures import write_fixtures
 from tests.data.small_corpus import snapshot
 
-FIXTURES = 19
+FIXTURES = 18
 # One premise for each part of the development set.
 DEV = """\
 premise,hypothesis,label
@@ -94,15 +94,13 @@ def test_a_damaged_file_is_read_in_full_or_refused_in_one_line(number: int, tmp_
     root, out = tmp_path / "data", tmp_path / "out"
     whole = write_fixtures(root)[number]
     (root / "dev.csv").write_text(DEV, encoding="utf-8")
-    siblings = sorted(whole.parent.glob("*.dev")) if whole.parent.name == "infersent" else [whole]
     prepare(params(root, whole), out)
     first = before = snapshot(out)
     refused = 0
     for round_, (name, mutate) in enumerate(MUTATIONS.items()):
         r = random.Random(f"{number} {round_}")
-        victim = r.choice(siblings)
-        data = victim.read_bytes()
-        victim.write_bytes(mutate(data, r))
+        data = whole.read_bytes()
+        whole.write_bytes(mutate(data, r))
         case = f"{whole.name}: {name}, round {round_}"
         try:
             report = prepare(params(root, whole), out)
@@ -113,10 +111,10 @@ def test_a_damaged_file_is_read_in_full_or_refused_in_one_line(number: int, tmp_
             said = str(error)
             assert "\n" not in said, case
             assert len(said) < 600, case
-            assert any(file.name in said for file in siblings) or said.startswith("training has"), f"{case}: {said}"
+            assert whole.name in said or said.startswith("training has"), f"{case}: {said}"
             assert snapshot(out) == before, case
         finally:
-            victim.write_bytes(data)
+            whole.write_bytes(data)
     # Some are always refused (an empty file), and of text some never (a file packed once).
     assert 0 < refused < len(MUTATIONS) + (whole.suffix == ".parquet")
     prepare(params(root, whole), out)

@@ -90,12 +90,11 @@ def test_a_fault_of_the_bytes_or_the_text(tmp_path: Path, data: bytes, said: str
 
 
 @pytest.mark.parametrize("data", [LFS, b"<html>", tar_file()], ids=["LFS", "page", "tar"])
-def test_other_kinds_of_files_are_no_text_and_no_part_of_a_set(tmp_path: Path, data: bytes) -> None:
-    for name in ("book.txt", "s1.dev", "s2.dev", "labels.dev"):
-        (tmp_path / name).write_bytes(data)
+def test_other_kinds_of_files_are_no_text_and_no_pairs(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "book.txt").write_bytes(data)
     with pytest.raises(UserError, match=r"book\.txt: is a "):
         list(read_documents([tmp_path]))
-    assert ": is a " in error_of(tmp_path, "s1.dev")
+    assert ": is a " in error_of(tmp_path, "book.txt")
 
 
 @pytest.mark.parametrize(
@@ -159,17 +158,6 @@ def test_files_and_folders_without_permission() -> None:
         finally:
             os.seteuid(before)
             closed.chmod(0o700)
-
-
-def test_infersent_files_that_do_not_belong_together(tmp_path: Path) -> None:
-    for name, text in (("s1.dev", "A.\nB.\n"), ("s2.dev", "c\nd\ne\n")):
-        (tmp_path / name).write_text(text)
-    assert "labels.dev must be in the same folder (InferSent)" in error_of(tmp_path, "s1.dev")
-    (tmp_path / "labels.dev").write_text("neutral\n")
-    assert "differ in their number of lines (s1.dev 2, s2.dev 3, labels.dev 1)" in error_of(tmp_path, "s1.dev")
-    (tmp_path / "s2.dev").write_bytes(b"c\nd\xff\n")
-    with pytest.raises(UserError, match=r"s2\.dev: row 2: not valid UTF-8"):
-        list(open_pairs(tmp_path, FileSpec(path="s1.dev")))
 
 
 ROWS: dict[str, Any] = {"premise": ["A fox.", "B.", "C."], "hypothesis": ["d", "e", "f"], "label": ["neutral", "-", None]}

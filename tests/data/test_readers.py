@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
 from pipeline.data.readers import open_pairs
 from pipeline.data.schema import BATCH_ROWS, CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL, RAW_PAIRS, RAW_STS, RawRows
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
 from tests.data.fixtures import LABELLED, ROWS, expected, write_fixtures
 
 CSV = "premise,hypothesis,label\n"
@@ -64,11 +66,14 @@ def test_sick_is_a_graded_set_too(tmp_path: Path, name: str) -> None:
     assert got == [(row.premise, row.hypothesis, row.score) for row in LABELLED]
 
 
-def test_infersent_is_found_by_any_of_its_three_files(tmp_path: Path) -> None:
+def test_the_three_files_of_infersent_are_one_by_the_command_of_the_docs(tmp_path: Path) -> None:
     write_fixtures(tmp_path)
-    first, *others = (rows_of(open_pairs(tmp_path, FileSpec(path=f"official/infersent/{n}.dev"))) for n in ("s1", "s2", "labels"))
-    assert len(first) == len(LABELLED)
-    assert others == [first, first]
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    (command,) = [line for line in page.splitlines() if " paste " in line]
+    folder = tmp_path / "official/infersent"
+    subprocess.run(["sh", "-c", command], cwd=folder, check=True)
+    rows = rows_of(open_pairs(folder, FileSpec(path="dev.tsv")))
+    assert [(r["premise"], r["hypothesis"], LABELS[r["label"]]) for r in rows] == [row[:3] for row in LABELLED]
 
 
 def test_text_is_stripped_of_what_nobody_sees_and_odd_characters_stay(tmp_path: Path) -> None:
@@ -184,7 +189,6 @@ def counts(source: RawRows) -> Counter[int]:
         ("formats/snli/snli_dev_with_unlabelled.csv", [3329, 3235, 3278, 158]),
         ("formats/sick/SICK.txt", [2821, 5595, 1424, 0]),
         ("formats/sick/SICK_train.txt", [1299, 2536, 665, 0]),
-        ("formats/infersent/s1.dev", [663, 677, 660, 0]),
         ("nli/sick_test.parquet", [1404, 2790, 712, 0]),
     ],
 )

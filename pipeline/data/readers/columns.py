@@ -42,10 +42,9 @@ PAIR_LAYOUTS = (
     PairColumns("sentence_A", "sentence_B", "entailment_label", "entailment_BA"),
     PairColumns("sentence_A", "sentence_B", "entailment_judgment"),
     PairColumns("sentence_A", "sentence_B", "label", "entailment_BA"),
-    # SNLI as csv; GLUE; InferSent.
+    # SNLI as csv; GLUE.
     PairColumns("sentence1", "sentence2", "similarity"),
     PairColumns("sentence1", "sentence2", "label"),
-    PairColumns("s1", "s2", "labels"),
 )
 """Known layouts of pairs, recognised by column names; `reverse_label` is used only if the file has that column."""
 STS_LAYOUTS = (
@@ -127,7 +126,7 @@ def _resolved(
     remedy = f"name {', '.join(given)} in params.yaml"
     if not fits:
         without = "; without labels, contradiction or fixed_label" if "label" in given else ""
-        raise UserError(f"{name}: no known layout; it has the columns {listed(file.columns)}: {remedy}{without}{file.hint}")
+        raise UserError(f"{name}: no known layout; it has the columns {listed(file.columns)}: {remedy}{without}")
     several = " or ".join("(" + ", ".join(fit) + ")" for fit in fits)
     raise UserError(f"{name}: its columns can be read in several ways, {several}: {remedy}")
 

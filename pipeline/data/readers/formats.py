@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pipeline.config.data_params import NO_FORM, TableSpec
 from pipeline.data.readers.opening import byte_blocks, detect, head, locate, stem
 from pipeline.data.readers.row_blocks import Block, Table
-from pipeline.data.readers.text_tables import csv_table, infersent_files, infersent_table, json_table
+from pipeline.data.readers.text_tables import csv_table, json_table
 from pipeline.data.schema import BATCH_ROWS
 from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.file_kinds import other_kind_of
@@ -29,21 +29,14 @@ def open_table(root: Path, path: str, form: TableSpec = NO_FORM) -> Table:
         UserError: the file cannot be opened, its format is not supported, or `form` is of another format.
     """
     full = locate(root, path)
-    three = infersent_files(full)
-    missing = [file.name for file in three.values() if not file.is_file()]
-    kind = "InferSent" if three and not missing else detect(head(full, path), path, form.separator)
+    kind = detect(head(full, path), path, form.separator)
     if len(kind) > 1 and (form.separator or form.quotes == "csv"):
         raise UserError(f"{path}: is {kind}, which has no such separator or quotes; remove them in params.yaml")
-    if kind == "InferSent":
-        names = {column: str(PurePosixPath(path).with_name(file.name)) for column, file in three.items()}
-        sources = {column: byte_blocks(locate(root, name), name) for column, name in names.items()}
-        return replace(infersent_table(names, sources, form), stem=full.name.partition(".")[2])
     if kind == "parquet":
         return replace(_parquet_table(path, full), stem=stem(path))
     blocks = byte_blocks(full, path)
     table = json_table(path, blocks) if kind == "jsonl" else csv_table(path, blocks, kind, form)
-    hint = f"; {' and '.join(missing)} must be in the same folder (InferSent)" if missing else ""
-    return replace(table, stem=stem(path), hint=hint)
+    return replace(table, stem=stem(path))
 
 
 def open_parquet_source(name: str, full: Path) -> pq.ParquetFile:

@@ -51,8 +51,6 @@ class Table:
     """Reads all rows in order, once, with the wanted columns only."""
     stem: str = ""
     """The file's name in the `source` of its rows."""
-    hint: str = ""
-    """Text to add to the message if the layout is unknown."""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Column → names of its numbers (the hub's ClassLabel)."""
 

@@ -1,13 +1,12 @@
-"""Text files → tables: csv and tab-separated files, jsonl, and the three files of InferSent."""
+"""Text files → tables: csv and tab-separated files, and jsonl."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from pipeline.config.data_params import TableSpec
@@ -15,9 +14,6 @@ from pipeline.data.readers.opening import LONE_RETURN, MOST_CHARACTERS, LineFaul
 from pipeline.data.readers.row_blocks import Record, Table, place, shown, text_blocks, warn_once
 from pipeline.utils.errors import UserError, first_line
 
-INFERSENT = ("s1", "s2", "labels")
-"""The InferSent format has one file per column, s1.X, s2.X and labels.X, in the same folder."""
-_INFERSENT_NAME = re.compile(r"(?:s1|s2|labels)\.(.+)")
 _ANNOTATION = re.compile(r"label\d+\Z")
 _CLOSE = 'close every quote ("); a quote in a field is written twice, and the field is in quotes'
 # What separates columns in practice. Other signs may be part of the name of the only column.
@@ -27,7 +23,6 @@ _WRAPPED = re.compile(r'"(?:[^"\\]|""|\\.)*"', re.DOTALL)
 # A quote that is not the first character of its field encloses nothing.
 _LATE_QUOTE = re.compile(r'\s+"')
 _SAY_CSV = "for this file in params.yaml set quotes: csv, or quotes: none if they belong to the text"
-_NO_CSV = "write the file again without them, or for this file in params.yaml set quotes: none if they belong to the text"
 
 # For the whole process: the default would refuse a field of 131,073 characters.
 csv.field_size_limit(MOST_CHARACTERS)
@@ -46,7 +41,7 @@ def csv_table(name: str, blocks: Iterable[bytes], separator: str, form: TableSpe
         UserError: the header looks as if another character separates the columns, or as if it was quoted.
     """
     quoted = form.quotes == "csv" or (form.quotes is None and separator != "\t")
-    looks = None if quoted or form.quotes else _LooksQuoted(name, _SAY_CSV)
+    looks = None if quoted or form.quotes else _LooksQuoted(name)
     records = _filled(_records(lines(blocks), separator, quoted))
     _, header = next(records, (1, list[str]()))
     columns = [column.strip() for column in header]
@@ -95,40 +90,6 @@ def json_table(name: str, blocks: Iterable[bytes]) -> Table:
     return Table(columns=list(first[1]) if first else [], blocks=lambda wanted: text_blocks(name, wanted, rows(wanted)))
 
 
-def infersent_files(full: Path) -> dict[str, Path]:
-    """Column → file for the three files of InferSent, of which `full` is one; empty if the name is not one of theirs."""
-    match = _INFERSENT_NAME.fullmatch(full.name)
-    return {} if match is None else {column: full.with_name(f"{column}.{match[1]}") for column in INFERSENT}
-
-
-def infersent_table(names: Mapping[str, str], sources: Mapping[str, Iterator[bytes]], form: TableSpec) -> Table:
-    """The table of the three files of InferSent; a row has one line of each."""
-
-    def rows(wanted: Sequence[str]) -> Iterator[Record]:
-        columns = [_infersent_lines(names[column], sources[column], form) for column in INFERSENT]
-        for row, values in enumerate(zip_longest(*columns), 1):
-            if None in values:
-                counts = [row - (value is None) + sum(1 for _ in left) for value, left in zip(values, columns, strict=True)]
-                sizes = ", ".join(f"{names[column]} {count:,}" for column, count in zip(INFERSENT, counts, strict=True))
-                raise UserError(f"{names['s1']}: the three files differ in their number of lines ({sizes}); get them again")
-            yield Record([values[INFERSENT.index(column)] for column in wanted], row, sum(map(len, values)))
-
-    return Table(columns=INFERSENT, blocks=lambda wanted: text_blocks(names["s1"], wanted, rows(wanted)))
-
-
-def _infersent_lines(name: str, blocks: Iterator[bytes], form: TableSpec) -> Iterator[str]:
-    looks = _LooksQuoted(name, _NO_CSV)
-    try:
-        for number, line in enumerate(lines(blocks), 1):
-            line = without_return(line, number)
-            looks.see(place(number, None), [line], [line])
-            yield line
-    except LineFault as fault:
-        raise UserError(f"{name}: row {fault.line}: {fault.what}") from None
-    if form.quotes is None:
-        looks.finish()
-
-
 class _LooksQuoted:
     """The evidence that a csv writer put the text of a file in quotes, where quotes are read as characters.
 
@@ -136,8 +97,8 @@ class _LooksQuoted:
     written so, as in the official files of SNLI, MultiNLI and SICK.
     """
 
-    def __init__(self, name: str, remedy: str) -> None:
-        self._name, self._remedy = name, remedy
+    def __init__(self, name: str) -> None:
+        self._name = name
         # The first field in quotes, and the first that has quotes inside them.
         self._first = self._first_doubled = ""
         self._has_others = False
@@ -162,9 +123,9 @@ class _LooksQuoted:
         found = self._first_doubled if self._has_others else self._first
         fault = f"{self._name}: {found} looks quoted by a csv writer, but quotes are read as text here"
         if found and not self._has_others:
-            raise UserError(f"{fault}; {self._remedy}")
+            raise UserError(f"{fault}; {_SAY_CSV}")
         if found:
-            warn_once(f"{fault}, because other fields have quotes inside; {self._remedy}")
+            warn_once(f"{fault}, because other fields have quotes inside; {_SAY_CSV}")
 
 
 def _filled(records: Iterable[tuple[int, _R]]) -> Iterator[tuple[int, _R]]:
