@@ -15,11 +15,11 @@ from bench.corpus import Corpus, corpus
 from bench.measure import Row, compared, in_turn, peak_mb, use_threads
 from pipeline.data.token_sets import PairSet
 from pipeline.data.token_store import Shard, TokenStore
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.scoring import dev_pr_auc
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives import make_objective
 
 ENCODE_BATCH = 64
 

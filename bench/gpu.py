@@ -31,11 +31,11 @@ from bench.ways import FLOAT32, NESTED, VARLEN, Pairwise, Way, compiled, kl_in
 from pipeline.config.load import load_params
 from pipeline.data.token_store import Shard, TokenStore
 from pipeline.distributed.precision import has_bf16
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.gaussian import distribution
 from pipeline.gaussian.pairwise import pairwise_kl
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives import make_objective
 from pipeline.training.pace import device_name, peak_memory, peak_tflops, weights_of
 from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 

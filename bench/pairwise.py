@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bench.baselines import broadcast_loss
 from bench.measure import Row, alone, compared, in_turn, peak_mb, use_threads
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind
-from pipeline.objectives import contrastive_loss
 
 DIM, TEMPERATURE = 768, 0.05
 KINDS: tuple[SimilarityKind, ...] = ("kl", "kl-dimwise")
@@ -45,13 +45,13 @@ def loss(
         return (spread * torch.randn(n, dim, generator=generator)).to(device).requires_grad_()
 
     roles = [(leaf(0.5), leaf(0.3)) for _ in range(3)]
+    objective, everyone = make_objective("ent+con+rev", kind, TEMPERATURE), torch.ones(n, dtype=torch.bool, device=device)
 
     def run_once() -> None:
         if plain:
             value = broadcast_loss(roles, kind, TEMPERATURE)
         else:
-            premise, entailment, contradiction = (Gaussian(*role) for role in roles)
-            value = contrastive_loss(premise, entailment, contradiction, "ent+con+rev", kind, TEMPERATURE)
+            value = objective.loss([Gaussian(*role) for role in roles], [everyone] * len(roles), n, {}, None) / n
         value.backward()
         for role in roles:
             for tensor in role:

@@ -11,11 +11,11 @@ import torch
 from bench.baselines import BF16, PlainLoop, SentenceTransformersLoop
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, compared, in_turn, is_quick, peak_mb, several, use_threads
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.triplets import GlobalBatches, triplet_batch
 from pipeline.gaussian.distribution import SimilarityKind
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
-from pipeline.objectives import make_objective
 from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
 BATCH, TEMPERATURE = 64, 0.05

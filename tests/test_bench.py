@@ -12,8 +12,8 @@ import torch
 from bench.baselines import broadcast_loss
 from bench.measure import compared, peak_mb
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.objectives import contrastive_loss
 from tests.conftest import ROOT
+from tests.objectives.loss import contrastive_loss
 
 
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])

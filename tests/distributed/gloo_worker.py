@@ -22,13 +22,13 @@ from pipeline.distributed import collectives
 from pipeline.families.objective import Batch, Objective
 from pipeline.families.operations.intersent import IntersentObjective
 from pipeline.families.operations.params import IntersentParams
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.triplets import GlobalBatches, triplet_batch
 from pipeline.families.text.params import QuickThoughtsParams
 from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
 from pipeline.models.token_head import TokenHead
-from pipeline.objectives import make_objective
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import KIND, PairsObjective
 from tests.store import read_triplets

@@ -18,11 +18,11 @@ from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all, encode_here, encode_share, reassemble
 from pipeline.evaluation.score_cache import numbers_of, read_hard
 from pipeline.families.pairs import scoring
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.scoring import dev_pr_auc, score_nli, score_sts
 from pipeline.families.pairs.sets import nli_metrics, sts_metrics
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives import make_objective
 from pipeline.utils.errors import UserError
 from tests.trial_of import tiny_encoder
 

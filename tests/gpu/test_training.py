@@ -16,9 +16,9 @@ from pipeline.cluster.worker import train_as_worker
 from pipeline.cluster.worker_group import enter_group
 from pipeline.data.token_store import open_store
 from pipeline.distributed import collectives
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives import make_objective
 from pipeline.training.pace import device_name, peak_memory
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel
 from pipeline.training.trainer import Progress, train

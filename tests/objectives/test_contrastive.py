@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.params import ObjectiveName
 from pipeline.families.pairs.triplets import Hidden, triplet_batch
 from pipeline.gaussian.distribution import similarity
-from pipeline.objectives import contrastive_loss, make_objective
+from tests.objectives.loss import contrastive_loss
 from tests.objectives.reference import assert_same, double_loop, draw
 from tests.relations import drawn_relation, with_tokens
 

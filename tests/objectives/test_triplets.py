@@ -10,8 +10,8 @@ from store import make_store
 
 from pipeline.config.load import load_params
 from pipeline.data.token_store import open_store, read_rows
+from pipeline.families.pairs.contrastive import make_objective
 from pipeline.families.pairs.triplets import triplet_batch
-from pipeline.objectives import make_objective
 
 
 def test_only_mask_hides_the_entailments_of_a_row_s_own_premise() -> None:
