@@ -1,19 +1,17 @@
 """`gausscse reference` writes docs/parameters.md and the JSON schemas.
 
-Meanings, types and bounds come from the classes of `params` and `execution`, and the defaults from the two files. The stages that
-read a key come from dvc.yaml, or, for the keys of execution.yaml, which DVC does not know, from the source of the stages.
+Meanings, types and bounds come from the classes of `params` and `execution`, and the defaults from the two files.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.execution import EXECUTION_FILE, Execution
-from pipeline.config.load import dvc_stages, read_yaml
+from pipeline.config.load import read_yaml
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.config.types import Section
 from pipeline.utils.atomic_io import write_text
@@ -42,8 +40,7 @@ def generate(root: Path) -> dict[Path, str]:
     schemas = {name: {**held, "title": name, **_tidy(root.model_json_schema(by_alias=True))} for name, root in _ROOTS.items()}
     pages = [_HEAD]
     for name, title in _TITLES.items():
-        readers = {stage: _reads(root, stage, about) for stage, about in dvc_stages(root).items()}
-        pages += [f"## {title}\n", *_section_tables(schemas[name], values[name], readers), *_entries(schemas[name])]
+        pages += [f"## {title}\n", *_section_tables(schemas[name], values[name]), *_entries(schemas[name])]
     schema_texts = {SCHEMAS[name]: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
     return {PAGE: "\n".join(pages), **schema_texts}
 
@@ -72,7 +69,7 @@ def _sections(schema: dict[str, Any], inner: dict[str, Any]) -> list[dict[str, A
     return [schema["$defs"][option["$ref"].rpartition("/")[2]] for option in inner.get("oneOf", [inner]) if "$ref" in option]
 
 
-def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: Mapping[str, set[str]]) -> Iterator[str]:
+def _section_tables(schema: dict[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
     """A table for each section."""
     gap = ""
     # The sections of a union share keys. Such a key is listed once, with the values that any of the sections takes.
@@ -83,16 +80,13 @@ def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: 
         sections = _sections(schema, inner)
         if "." not in path:
             about = inner.get("description") or sections[0]["description"]
-            yield f"{gap}### {path}\n\n{about}\n\n| key | values | default | read by | meaning |\n|---|---|---|---|---|"
+            yield f"{gap}### {path}\n\n{about}\n\n| key | values | default | meaning |\n|---|---|---|---|"
             gap = "\n"
         elif not sections:
             meanings = dict.fromkeys(entry.get("description", "") for entry in (inner, *more))
             meaning = " For another objective: ".join(meanings)
-            stages = ", ".join(
-                s for s, read_keys in readers.items() if any(f"{path}.".startswith(f"{key}.") for key in read_keys)
-            )
             takes = " or ".join(dict.fromkeys(_values(entry) for entry in (inner, *more)))
-            yield _row(f"`{path}`", takes, _default(values, path), stages or "none", meaning)
+            yield _row(f"`{path}`", takes, _default(values, path), meaning)
     yield ""
 
 
@@ -152,12 +146,6 @@ def _default(values: Mapping[str, Any], path: str) -> str:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _reads(root: Path, stage: str, about: Mapping[str, Any]) -> set[str]:
-    """The keys and sections that a stage reads: of params.yaml from dvc.yaml, of execution.yaml from the stage's source."""
-    source = (root / f"stages/{stage}.py").read_text(encoding="utf-8")
-    return {*about.get("params", []), *re.findall(r"\bexecution\.([a-z]+(?:\.[a-z_]+)?)", source)}
 
 
 def main(arguments: Sequence[str]) -> None:
