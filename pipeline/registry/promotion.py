@@ -29,17 +29,13 @@ from pipeline.data.schema import PROMOTION
 from pipeline.data.split import too_few
 from pipeline.evaluation import bootstrap
 from pipeline.evaluation.bootstrap import Difference
-from pipeline.evaluation.set_kind import kind_of
+from pipeline.evaluation.set_kind import Tables, kind_of
 from pipeline.families.family import all_metrics, families, family_of, promotion_sets
 from pipeline.utils.errors import UserError
 
 FINDABLE = 2.0
 """Gain in `register.metric`, in points, that a promotion part should be large enough to find with probability `POWER`."""
 POWER = 0.8
-
-
-Tables = Mapping[str, pa.Table]
-"""Set → a model's per-row scores. Two of the sets are the parts of the development set (`set_of`); "dev" gives the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

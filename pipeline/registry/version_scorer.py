@@ -21,10 +21,9 @@ from pipeline.config.objectives import ObjectiveParams, own_keys
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
 from pipeline.data.token_store import digest
-from pipeline.evaluation.set_kind import kinds_in
+from pipeline.evaluation.set_kind import Tables, kinds_in
 from pipeline.identity.digests import scorer_digest
 from pipeline.registry.fetching import ENCODER, fetched
-from pipeline.registry.promotion import Tables
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
 

@@ -23,15 +23,16 @@ _NEGATED_SHARE = 0.25
 
 
 def _pick(rng: random.Random, levels: tuple[tuple[Expr, ...], tuple[Expr, ...]]) -> Expr:
-    return _one(rng, levels[rng.random() < _GENERAL_SHARE])
+    return one_of(rng, levels[rng.random() < _GENERAL_SHARE])
 
 
-def _one(rng: random.Random, items: Sequence[T]) -> T:
+def one_of(rng: random.Random, items: Sequence[T]) -> T:
+    """One of the items, each with the same probability."""
     return items[int(rng.random() * len(items))]
 
 
 def _maybe_wider(rng: random.Random, expr: Expr, share: float) -> Expr:
-    return _one(rng, expr.wider) if expr.wider and rng.random() < share else expr
+    return one_of(rng, expr.wider) if expr.wider and rng.random() < share else expr
 
 
 def _narrowed(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scene:
@@ -40,10 +41,10 @@ def _narrowed(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scen
     core, slots = scene.core, dict(scene.slots)
     absent = [name for name in live if name not in slots]
     if absent and (not core.narrower or rng.random() < 0.6):
-        name = _one(rng, absent)
+        name = one_of(rng, absent)
         slots[name] = _pick(rng, LEVELS[id(domain.slots[name])])
     elif core.narrower:
-        core = _one(rng, core.narrower)
+        core = one_of(rng, core.narrower)
     return Scene(scene.noun, core, slots)
 
 
@@ -53,7 +54,7 @@ def _focus(rng: random.Random, premise: Premise, relation: Relation, live: Seque
     core = scene.core
     if relation != "add":
         present = [name for name in live if name in scene.slots]
-        name = "" if not present or rng.random() < 0.4 else _one(rng, present)
+        name = "" if not present or rng.random() < 0.4 else one_of(rng, present)
         old = scene.slots[name] if name else core
         return name, _maybe_wider(rng, old, _GENERAL_SHARE) if relation == "widen" else _pick(rng, old.other)
     options = [name for name in live if name not in scene.slots]
@@ -61,10 +62,10 @@ def _focus(rng: random.Random, premise: Premise, relation: Relation, live: Seque
         options += [""] * (2 if options else 1)
     if not options:
         return None
-    name = _one(rng, options)
+    name = one_of(rng, options)
     if name:
         return name, _pick(rng, LEVELS[id(domain.slots[name])])
-    return name, _one(rng, core.narrower) if core.narrower else _pick(rng, core.outside)
+    return name, one_of(rng, core.narrower) if core.narrower else _pick(rng, core.outside)
 
 
 def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Sequence[str], noun: bool) -> Scene | None:
@@ -81,7 +82,7 @@ def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Seq
         present = [name for name in live if name in scene.slots]
         if not present:
             return None
-        dropped = _one(rng, present)
+        dropped = one_of(rng, present)
         candidate = Scene(scene.noun, scene.core, {name: e for name, e in scene.slots.items() if name != dropped})
     else:
         focus = _focus(rng, premise, relation, live)
@@ -131,7 +132,7 @@ _TABLE: dict[str, dict[str, dict[str, tuple[Relation, ...]]]] = {
 def _single(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     domain = premise.domain
     negated = rng.random() < _NEGATED_SHARE
-    relation = _one(rng, _ALL["none" if negated else "all"][label])
+    relation = one_of(rng, _ALL["none" if negated else "all"][label])
     # "The tall nurse is not ..." presupposes the nurse's height, so under negation the subject must not change.
     live = domain.adverbials if negated else tuple(domain.slots)
     scene = _changed(rng, premise, relation, live, True)
@@ -142,22 +143,22 @@ def _single(rng: random.Random, premise: Premise, label: str) -> Hypothesis | No
         frame = "false" if rng.random() < 0.4 else "plain"
         return clause(domain, scene, verb if frame == "false" else f"{verb} not", frame, True), False
     frames = ("plain", "plain", "fronted", "true", "there") if domain.existential else ("plain", "plain", "true")
-    frame = _one(rng, frames)
+    frame = one_of(rng, frames)
     return clause(domain, scene, verb, frame, frame != "there" and rng.random() < 0.65), implies(scene, premise.scene)
 
 
 def _quantified(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     table = _TABLE[premise.mode]
-    quantifier = _one(rng, [q for q in table if label in table[q]])
+    quantifier = one_of(rng, [q for q in table if label in table[q]])
     live = [name for name in premise.domain.adverbials if name not in premise.domain.single_only]
-    relation = _one(rng, table[quantifier][label])
+    relation = one_of(rng, table[quantifier][label])
     scene = _changed(rng, premise, relation, live, False)
     if scene is None:
         return None
     plural = noun_phrase(premise.domain, scene, True)
     counted = bool(premise.count) and rng.random() < 0.5
     group = f"the {COUNTS[premise.count]} {plural}" if counted else f"the {plural}"
-    form = _one(rng, QUANTIFIERS[quantifier])
+    form = one_of(rng, QUANTIFIERS[quantifier])
     entails = implies(scene, premise.scene) and (quantifier, premise.mode) in {("all", "all"), ("all", "some"), ("some", "some")}
     if premise.mode == "none":
         entails = relation == "alter" if quantifier == "all" else quantifier == "none" and implies(premise.scene, scene)
@@ -169,7 +170,7 @@ def _quantified(rng: random.Random, premise: Premise, label: str) -> Hypothesis 
 def _numbered(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     count = premise.count
     raised = label == _C and rng.random() < 0.6
-    kind = _one(rng, ("", "at least ", "more than "))
+    kind = one_of(rng, ("", "at least ", "more than "))
     if raised:
         # A larger number contradicts the premise only if the scenes are identical.
         scene, low, high = premise.scene, count + (kind != "more than "), count + 3

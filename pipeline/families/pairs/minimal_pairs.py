@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from pipeline.config.types import LabelName
 from pipeline.families.pairs.word_changes import (
     BOTH_WAYS,
     EVERYDAY,
@@ -29,7 +30,6 @@ from pipeline.families.pairs.word_changes import (
     TURNED,
     Change,
     Kind,
-    Label,
     changes,
 )
 
@@ -71,8 +71,8 @@ class MinimalPair(NamedTuple):
     kind: Kind
     premise: str
     hypothesis: str
-    label: Label
-    reverse_label: Label
+    label: LabelName
+    reverse_label: LabelName
 
 
 def minimal_pairs(
@@ -135,7 +135,7 @@ def changed(text: str, neighbours: Neighbours, rng: random.Random, twice: bool =
     ]
     for second in rng.sample(further, min(4, len(further))):
         both_ways = first.reverse_label == second.reverse_label == "entailment"
-        back: Label = second.reverse_label if second.label == "contradiction" or both_ways else "neutral"
+        back: LabelName = second.reverse_label if second.label == "contradiction" or both_ways else "neutral"
         pairs.append(MinimalPair(second.kind, first.premise, second.hypothesis, second.label, back))
     return pairs
 
@@ -256,7 +256,7 @@ def _article(word: str, following: str) -> str:
     return word[0] + ("n" if vowel or following in ("hour", "heir") else "")
 
 
-Found = Iterator[tuple[str, tuple[Label, Label]]]
+Found = Iterator[tuple[str, tuple[LabelName, LabelName]]]
 
 
 def _counted(sentence: _Sentence) -> Iterator[tuple[int, int]]:
@@ -293,7 +293,7 @@ def _quantified(sentence: _Sentence, rng: random.Random) -> Found:
             yield sentence.with_(0, 1, "none" if new == "no" and second == "of" else new), labels
 
 
-_QUANTIFIERS: dict[str, list[tuple[str, tuple[Label, Label]]]] = {
+_QUANTIFIERS: dict[str, list[tuple[str, tuple[LabelName, LabelName]]]] = {
     "all": [("some", ONE_WAY), ("most", ONE_WAY), ("no", EXCLUDED)],
     "most": [("some", ONE_WAY), ("all", TURNED), ("no", EXCLUDED), ("few", EXCLUDED)],
     "many": [("some", ONE_WAY), ("no", EXCLUDED), ("few", EXCLUDED)],

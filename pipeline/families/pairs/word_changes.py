@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import pipeline.data.lexicon
+from pipeline.config.types import LabelName
 
 Kind = Literal["antonym", "co-hyponym", "hypernym", "synonym", "negation", "number", "quantifier", "phrase", "role swap"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Label = Literal["entailment", "neutral", "contradiction"]
-BOTH_WAYS: tuple[Label, Label] = ("entailment", "entailment")
-ONE_WAY: tuple[Label, Label] = ("entailment", "neutral")
-TURNED: tuple[Label, Label] = ("neutral", "entailment")
-NEITHER: tuple[Label, Label] = ("neutral", "neutral")
-EXCLUDED: tuple[Label, Label] = ("contradiction", "contradiction")
+BOTH_WAYS: tuple[LabelName, LabelName] = ("entailment", "entailment")
+ONE_WAY: tuple[LabelName, LabelName] = ("entailment", "neutral")
+TURNED: tuple[LabelName, LabelName] = ("neutral", "entailment")
+NEITHER: tuple[LabelName, LabelName] = ("neutral", "neutral")
+EXCLUDED: tuple[LabelName, LabelName] = ("contradiction", "contradiction")
 EVERYDAY, _WORDNET = (
     json.loads((Path(pipeline.data.lexicon.__file__).parent / name).read_text(encoding="utf-8"))
     for name in ("everyday.json", "wordnet.json")
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
     kind: Kind
     new: str
-    labels: tuple[Label, Label]
+    labels: tuple[LabelName, LabelName]
     noun: bool
     """Whether both are nouns that can be counted."""
 
@@ -42,7 +42,7 @@ def changes() -> dict[str, list[Change]]:
     own, plurals = EVERYDAY, EVERYDAY["plurals"]
     found: dict[str, dict[str, Change]] = defaultdict(dict)
 
-    def add(kind: Kind, old: str, new: str, labels: tuple[Label, Label], *, noun: bool = False) -> None:
+    def add(kind: Kind, old: str, new: str, labels: tuple[LabelName, LabelName], *, noun: bool = False) -> None:
         forms = [(old, new), (_plural(old, plurals), _plural(new, plurals))] if noun else [(old, new)]
         for old_form, new_form in forms:
             found[old_form].setdefault(new_form, Change(kind, new_form, labels, noun))

@@ -11,12 +11,10 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
+from pipeline.data.generated.hypotheses import one_of
 from pipeline.data.generated.premises import MOST_SPACES, Split, split_of
 from pipeline.data.generated.scenes import DOMAINS, Domain, Expr, Scene, clause, fits
-
-T = TypeVar("T")
 
 LENGTHS = range(4, 13)
 """Sentences of a document."""
@@ -63,7 +61,7 @@ def _document(rng: random.Random) -> list[str]:
     scene = Scene(leaf, _leaf(rng, domain.core), {name: _leaf(rng, domain.slots[name]) for name in ("trait", "place", "time")})
     _settle(rng, domain, scene)
     sentences = [_written(rng, domain, scene, ("trait", "place"), verb, definite=False)]
-    for _ in range(_one(rng, LENGTHS) - 1):
+    for _ in range(one_of(rng, LENGTHS) - 1):
         scene = Scene(scene.noun, scene.core, dict(scene.slots))
         named: list[str] = ["trait"] if rng.random() < _NAMES_TRAIT else []
         if rng.random() < _MOVES:
@@ -73,7 +71,7 @@ def _document(rng: random.Random) -> list[str]:
             named.append("place")
         later = _later(domain, scene.slots["time"])
         if later and rng.random() < _TIME_PASSES:
-            scene.slots["time"] = _one(rng, later)
+            scene.slots["time"] = one_of(rng, later)
             named.append("time")
         if rng.random() >= _SAME_ACTION:
             scene.core = _next_action(rng, scene.core)
@@ -91,7 +89,7 @@ def _document(rng: random.Random) -> list[str]:
 def _next_action(rng: random.Random, core: Expr) -> Expr:
     """Another action, mostly of the same kind."""
     same_kind = [action for action in core.wider[0].narrower if action is not core]
-    return _one(rng, same_kind if rng.random() < _SAME_KIND else core.other[0])
+    return one_of(rng, same_kind if rng.random() < _SAME_KIND else core.other[0])
 
 
 def _later(domain: Domain, time: Expr) -> list[Expr]:
@@ -107,7 +105,7 @@ def _settle(rng: random.Random, domain: Domain, scene: Scene) -> None:
         if fits(domain, scene):
             return
         scene.core = _leaf(rng, domain.core)
-    scene.slots["place"] = _one(rng, [place for place in domain.slots["place"] if place.tag == scene.core.tag])
+    scene.slots["place"] = one_of(rng, [place for place in domain.slots["place"] if place.tag == scene.core.tag])
 
 
 def _written(rng: random.Random, domain: Domain, scene: Scene, named: Sequence[str], verb: str, *, definite: bool) -> str:
@@ -127,12 +125,8 @@ def _written(rng: random.Random, domain: Domain, scene: Scene, named: Sequence[s
 
 
 def _wider(rng: random.Random, expr: Expr) -> Expr:
-    return _one(rng, expr.wider) if expr.wider and rng.random() < _WIDER else expr
+    return one_of(rng, expr.wider) if expr.wider and rng.random() < _WIDER else expr
 
 
 def _leaf(rng: random.Random, exprs: Sequence[Expr]) -> Expr:
-    return _one(rng, [expr for expr in exprs if not expr.general])
-
-
-def _one(rng: random.Random, items: Sequence[T]) -> T:
-    return items[int(rng.random() * len(items))]
+    return one_of(rng, [expr for expr in exprs if not expr.general])
