@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.utils.atomic_io import refuse_taken
+from pipeline.data.schema import RELATIONS
+from pipeline.models.model_dir import CARD
+from pipeline.utils.atomic_io import refuse_taken, write_directory, write_sums
 from pipeline.utils.logs import log
 from pipeline.utils.parser import MODEL, Parser, whole
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import GaussianEncoder
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -19,12 +25,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("model", help=MODEL)
     parser.add_argument("out", help="a new folder")
-    parser.add_argument(
-        "--format",
-        choices=["sentence-transformers", "onnx", "gausscse"],
-        default="sentence-transformers",
-        help="default: sentence-transformers",
-    )
+    known, usual = list(_FORMATS), "sentence-transformers"
+    parser.add_argument("--format", choices=known, default=usual, help=f"default: {usual}")
     parser.add_argument("--dims", type=whole(1), help="keep the first DIMS dimensions of the Gaussians; default: all")
     options = parser.parse_args(arguments)
     from transformers.utils import logging
@@ -35,26 +37,55 @@ def main(arguments: Sequence[str]) -> None:
     # The progress bars of transformers last a second, and its warnings are about weights that the model does not have.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    refuse_taken(Path(options.out))
     with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
+        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
+    all_dimensions = encoder.dim
     if options.dims is not None:
         encoder.cut(options.dims)
         if encoder.calibration is None:
             log.warning(f"{options.out}: has no threshold, since that of all dimensions does not fit; give `entails` one")
-    if options.format == "gausscse":
-        refuse_taken(Path(options.out))
-        encoder.save_pretrained(options.out)
-        log.info(f"{options.out}: {encoder.dim} dimensions; GaussianEncoder.from_pretrained({options.out!r}) loads it")
-        return
-    if encoder.writes:
+    if encoder.writes and options.format != "gausscse":
         log.warning(f"{options.model}: its decoder is not exported; `encoder.decode` and `gausscse serve` have it")
-    if options.format == "onnx":
-        from pipeline.inference.onnx_export import ENCODER, export_onnx
+    export, how = _FORMATS[options.format]
+    how = how.format(out=options.out)
+    with write_directory(Path(options.out)) as folder:
+        export(encoder, folder / "files")
+        for file in (folder / "files").iterdir():
+            file.rename(folder / file.name)
+        (folder / "files").rmdir()
+        lines = [f"# {Path(options.out).name}", f"Exported from {options.model} by `gausscse export`: {how}."]
+        if encoder.dim < all_dimensions:
+            lines.append(f"It has the first {encoder.dim} of {all_dimensions} dimensions; the figures below are of all.")
+        if encoder.relation_head is not None:
+            names = ", ".join(f"{k} {name}" for k, name in enumerate(RELATIONS))
+            lines.append(f"The outputs of the relation head, in their order: {names}.")
+        text = "\n\n".join([*lines, card.partition("\n---\n")[2].strip()])
+        (folder / CARD).write_text(f"{text.rstrip()}\n", encoding="utf-8")
+        write_sums(folder)
+    log.info(f"{options.out}: {encoder.dim} dimensions; {how}")
 
-        export_onnx(encoder, options.out)
-        log.info(f"{options.out}: {encoder.dim} dimensions; onnxruntime loads {ENCODER}")
-        return
+
+def _sentence_transformers(encoder: GaussianEncoder, folder: Path) -> None:
     from pipeline.inference.export import export
 
-    export(encoder, options.out)
-    log.info(f"{options.out}: {encoder.dim} dimensions; SentenceTransformer({options.out!r}) loads it")
+    export(encoder, folder)
+
+
+def _onnx(encoder: GaussianEncoder, folder: Path) -> None:
+    from pipeline.inference.onnx_export import export_onnx
+
+    export_onnx(encoder, folder)
+
+
+def _gausscse(encoder: GaussianEncoder, folder: Path) -> None:
+    encoder.save_pretrained(folder)
+
+
+# Each format: what writes it, and what loads it.
+_FORMATS: dict[str, tuple[Callable[[GaussianEncoder, Path], None], str]] = {
+    "sentence-transformers": (_sentence_transformers, "SentenceTransformer({out!r}) loads it"),
+    "onnx": (_onnx, "onnxruntime loads encoder.onnx"),
+    "gausscse": (_gausscse, "gausscse.load({out!r}) loads it"),
+}

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import SCALE
 from pipeline.models.encoder import GaussianEncoder
@@ -97,7 +98,7 @@ def export_onnx(encoder: GaussianEncoder, path: str | Path) -> None:
         if encoder.calibration is not None:
             write_calibration(encoder.calibration, folder)
         about = {"format": FORMAT, "dim": encoder.dim, "max_length": encoder.longest, "score": encoder.score_kind}
-        about["pad_id"] = encoder.tokenizer.pad_token_id
+        about |= {"pad_id": encoder.tokenizer.pad_token_id, "relations": RELATIONS}
         write_json(folder / ABOUT, about)
         write_sums(folder)
 

@@ -67,6 +67,10 @@ def write_directory(path: Path, keep: Path | None = None) -> Iterator[Path]:
     try:
         with room_for(path):
             yield temporary
+        for file in temporary.rglob("*"):
+            # safetensors writes files that only their owner can read.
+            if not file.is_symlink() and file.is_file() and file.stat().st_mode & 0o777 == 0o600:
+                file.chmod(temporary.stat().st_mode & 0o666)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
             path.rename(old)

@@ -17,14 +17,18 @@ from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from pipeline.cli.export import main
+from pipeline.data.schema import RELATIONS
 from pipeline.families.operations.encoder import OPERATORS
 from pipeline.families.operations.operators import OperatorKind, SentenceOperators
 from pipeline.inference.export import export
 from pipeline.inference.onnx_export import ENCODER, export_onnx
-from pipeline.utils.atomic_io import check_sums
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CARD
+from pipeline.utils.atomic_io import check_sums, write_sums
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.operator_encoder import with_operators
+from tests.relations import drawn_relation
 from tests.trial_of import tiny_encoder
 
 SentenceTransformer = pytest.importorskip(
@@ -143,10 +147,23 @@ def test_its_operators_turn_exported_vectors_into_the_model_s_outputs(
 def test_a_model_s_folder_is_exported_by_a_command(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny_encoder(tiny_backbone).save_pretrained(tmp_path / "model")
-    main([str(tmp_path / "model"), str(tmp_path / "out")])
-    assert "32 dimensions" in capsys.readouterr().out
-    assert (tmp_path / "out/modules.json").is_file()
+    encoder = tiny_encoder(tiny_backbone)
+    encoder.relation_head = drawn_relation()
+    encoder.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / CARD).write_text("---\nlanguage: en\n---\n\n# A card\n", encoding="utf-8")
+    write_sums(tmp_path / "model")
+    loads = {"sentence-transformers": "modules.json", "onnx": "onnx.json", "gausscse": "config.json"}
+    for form, file in loads.items():
+        main([str(tmp_path / "model"), str(out := tmp_path / form), "--format", form, "--dims", "8"])
+        assert "8 dimensions" in capsys.readouterr().out
+        assert (out / file).is_file()
+        check_sums(out)
+        assert {path.stat().st_mode & 0o777 for path in out.rglob("*") if path.is_file()} == {0o644}
+        card = (out / CARD).read_text(encoding="utf-8")
+        assert "0 entailment, 1 neutral, 2 contradiction, 3 reversed" in card and card.endswith("\n\n# A card\n")
+        assert "the first 8 of 32 dimensions" in card
+    assert json.loads((tmp_path / "onnx/onnx.json").read_text())["relations"] == list(RELATIONS)
+    assert GaussianEncoder.from_pretrained(tmp_path / "gausscse").dim == 8
     # Not over the model itself, nor anything else.
     with pytest.raises(UserError, match="model: already exists; name a new folder"):
         main([str(tmp_path / "model"), str(tmp_path / "model")])
