@@ -27,7 +27,7 @@ def main() -> None:
     check_code(Path.cwd(), "tokenize")
     model = p.model
     backbone = resolve(model.backbone, model.revision)
-    check_encoder(backbone)
+    check_encoder(backbone, p.model.max_length)
     encoder = Encoder(
         name=model.backbone, revision=model.revision, tokenizer=load_tokenizer(backbone), max_length=model.max_length
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.cluster.preflight import load_project, repair_dvc
 from pipeline.data.source_checks import check_sources
+from pipeline.models.backbone import check_positions, resolve
 from pipeline.utils.parser import Parser
 
 
@@ -28,3 +29,4 @@ def main(arguments: Sequence[str] = ()) -> None:
         from pipeline.families.prepare import check_contents
 
         check_contents(params.data)
+        check_positions(resolve(params.model.backbone, params.model.revision), params.model.max_length)

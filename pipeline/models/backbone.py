@@ -26,8 +26,9 @@ PACKAGE = "package:"
 # Only safetensors, not the older pickle format: this project unpickles nothing. The second file is the index of split weights.
 _WHOLE, _INDEX = _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # The files of a backbone that transformers reads, if they exist.
+_CONFIG = "config.json"
 _FILES = (
-    *("config.json", *_WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *(_CONFIG, *_WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
 # Prefix of tensors that may be missing: `GaussianEncoder` drops the pooler.
@@ -154,12 +155,18 @@ def load_model(backbone: Backbone) -> PreTrainedModel:
     return model
 
 
-def check_encoder(backbone: Backbone) -> None:
+def check_encoder(backbone: Backbone, max_length: int) -> None:
     """Check the configuration, and in a folder also that the weights exist, before an hour of work depends on them.
 
+    Args:
+        max_length: the most tokens of a sentence.
+
     Raises:
-        UserError: the configuration cannot be loaded, the weights are missing, or the model is not a bidirectional text encoder.
+        UserError: the configuration cannot be loaded, the weights are missing, or the model is not a bidirectional text encoder,
+            or not one for so many tokens.
     """
+    import torch
+    from transformers import AutoModel
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     config = load_config(backbone)
@@ -174,6 +181,35 @@ def check_encoder(backbone: Backbone) -> None:
         raise UserError(f"model.backbone: {where} {fault}; choose one such as BERT, RoBERTa or MiniLM")
     if backbone.is_local:
         files_of(backbone)
+    with torch.device("meta"):
+        # RoBERTa has fewer than its configuration says.
+        check_length(AutoModel.from_config(config), backbone.location, max_length)
+
+
+def check_positions(backbone: Backbone, max_length: int) -> None:
+    """`check_length` by config.json alone, without torch.
+
+    Raises:
+        UserError: the backbone has fewer positions, or the hub cannot be reached.
+    """
+    file = _file(backbone, _CONFIG)
+    positions = read_json(file).get("max_position_embeddings") if file else None
+    if isinstance(positions, int) and max_length > positions:
+        raise UserError(f"model.max_length: {max_length} exceeds the {positions} positions of {backbone.location}")
+
+
+def check_length(model: PreTrainedModel, name: str, max_length: int) -> None:
+    """Check that a backbone has a position for each token.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    from pipeline.models.packed_bert import first_position
+
+    positions: Any = getattr(model.config, "max_position_embeddings", None)
+    longest = positions and positions - first_position(getattr(model, "embeddings", None))
+    if longest and max_length > longest:
+        raise UserError(f"model.max_length: {max_length} exceeds the {longest} positions of {name}")
 
 
 def files_of(backbone: Backbone) -> dict[str, Path]:
@@ -220,10 +256,10 @@ def _file(backbone: Backbone, name: str) -> Path | None:
     if cached is not None:
         # Either a path or the cache's marker that the file does not exist.
         return Path(cached) if isinstance(cached, str) else None
+    _check_reachable(backbone)
     try:
         return Path(hf_hub_download(backbone.location, name, revision=backbone.revision))
     except EntryNotFoundError:
-        # Also raised if the file is not cached and the network is down; transformers then goes on without the file, too.
         return None
     except Exception as error:
         raise _not_loaded(backbone, name, error) from error
@@ -232,6 +268,7 @@ def _file(backbone: Backbone, name: str) -> Path | None:
 def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T:
     check_pinned(backbone)
     check_files(backbone)
+    _check_reachable(backbone)
     revision = {} if backbone.revision is None else {"revision": backbone.revision}
     try:
         # trust_remote_code is off, and explicitly so: with None, transformers would ask on the terminal.
@@ -239,6 +276,23 @@ def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T
     except Exception as error:
         # transformers, the hub's client, the network and broken files raise many types, which differ by version.
         raise _not_loaded(backbone, what, error) from error
+
+
+@cache
+def _check_reachable(backbone: Backbone) -> None:
+    """Ask the hub once for a backbone that its cache lacks: the hub's client would retry each of a dozen files for half a minute.
+
+    Raises:
+        UserError: the hub cannot be reached, may not be asked (HF_HUB_OFFLINE), or does not have it.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if backbone.is_local or isinstance(try_to_load_from_cache(backbone.location, _CONFIG, revision=backbone.revision), str):
+        return
+    try:
+        HfApi().model_info(backbone.location, revision=backbone.revision, timeout=10)
+    except Exception as error:
+        raise _not_loaded(backbone, _CONFIG, error) from error
 
 
 def _not_loaded(backbone: Backbone, what: str, error: Exception) -> UserError:

@@ -25,8 +25,7 @@ from pipeline.data.cleaning import is_empty
 from pipeline.data.token_store import TokenStore
 from pipeline.families.family import families, part
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.models import packed_bert
-from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
+from pipeline.models.backbone import check_length, check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
 from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, encoder_digest
 from pipeline.models.network import GaussianNetwork
@@ -108,10 +107,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             backbone = load_model(source)
         if not hasattr(backbone.config, "hidden_size"):
             raise UserError(f"model.backbone: {params.backbone!r} is not a text encoder (it has no hidden size)")
-        positions: Any = getattr(backbone.config, "max_position_embeddings", None)
-        longest = positions and positions - packed_bert.first_position(getattr(backbone, "embeddings", None))
-        if longest and params.max_length > longest:
-            raise UserError(f"model.max_length: {params.max_length} exceeds the {longest} positions of {params.backbone!r}")
+        check_length(backbone, params.backbone, params.max_length)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder = GaussianEncoder(backbone, load_tokenizer(source), params)

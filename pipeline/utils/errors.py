@@ -113,6 +113,11 @@ def run_stage(main: Callable[[], None]) -> None:
     except KeyboardInterrupt as interrupt:
         message = str(interrupt) or "finished work is kept, run the same command again to go on"
         fail(UserError(f"interrupted; {message}"), code=143 if signals else 130)
+    except (MemoryError, RuntimeError) as error:
+        # torch has no type of its own for a processor's memory.
+        if not isinstance(error, MemoryError) and not re.search("can't allocate memory|out of memory", str(error)):
+            raise
+        fail(UserError(f"out of memory: {first_line(error)}; take fewer or shorter texts at once, or smaller batches"), code=1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(UserError(f"{where}{error.strerror or error}"), code=1)

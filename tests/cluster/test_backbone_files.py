@@ -79,7 +79,7 @@ def test_a_worker_without_a_hub_or_a_cache_has_the_backbone_that_was_sent(hub: P
     assert abs(float(value)) > 0
     assert not (tmp_path / "empty").exists() or not list((tmp_path / "empty").rglob("model*"))
     # Without what was sent it has none.
-    assert "team/encoder has no weights" in worker("").stderr
+    assert "config.json of team/encoder cannot be loaded" in worker("").stderr
 
 
 def test_workers_that_see_the_same_files_take_the_backbone_by_its_name(tmp_path: Path) -> None:

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, T5Config
 
-from pipeline.models.backbone import Backbone, check_encoder, check_files, load_config, load_tokenizer, resolve
+from pipeline.models.backbone import (
+    Backbone,
+    check_encoder,
+    check_files,
+    check_positions,
+    files_of,
+    load_config,
+    load_tokenizer,
+    resolve,
+)
 from pipeline.utils.errors import UserError
 from pipeline.utils.file_kinds import other_kind
 
@@ -56,13 +65,36 @@ def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
 def test_an_architecture_that_cannot_be_a_backbone(tmp_path: Path, config: Any, fault: str) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UserError, match=rf"model\.backbone: {tmp_path} \({config.model_type}\) .*{fault}"):
-        check_encoder(Backbone(location=str(tmp_path), revision=None))
+        check_encoder(Backbone(location=str(tmp_path), revision=None), 16)
 
 
 def test_a_backbone_without_weights(tmp_path: Path) -> None:
     shutil.copy(Path(resolve(BACKBONE, None).location) / "config.json", tmp_path)
     with pytest.raises(UserError, match=r"has no weights \(model\.safetensors\)"):
-        check_encoder(Backbone(location=str(tmp_path), revision=None))
+        check_encoder(Backbone(location=str(tmp_path), revision=None), 16)
+
+
+def test_a_backbone_needs_a_position_for_each_token() -> None:
+    for check in (check_encoder, check_positions):
+        check(resolve(BACKBONE, None), 512)
+        with pytest.raises(UserError, match=r"^model\.max_length: 513 exceeds the 512 positions of "):
+            check(resolve(BACKBONE, None), 513)
+
+
+def test_a_hub_that_cannot_be_asked_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And within seconds: the client would retry each of a dozen files for half a minute."""
+    asked: list[float] = []
+    monkeypatch.setattr("time.sleep", asked.append)
+    for offline, reason in ((True, "HF_HUB_OFFLINE"), (False, "onnect")):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        where = resolve("team/none" if offline else "team/other", "a" * 40)
+        for ask in (lambda backbone: check_encoder(backbone, 16), files_of):
+            with pytest.raises(
+                UserError, match=rf"^model\.backbone: config\.json of {where.location} cannot be loaded \(.*{reason}.*network"
+            ):
+                ask(where)
+    assert asked == []
 
 
 def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
