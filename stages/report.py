@@ -12,13 +12,25 @@ from typing import Any
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.params import Params
-from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TRAIN, TUNE
+from pipeline.config.paths import DEV_TOKENS, EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TEST_TOKENS, TRAIN, TUNE
 from pipeline.identity.digests import PACKAGE
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json, write_directory
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
 
-_MADE_FROM = (PREPARED / "dev", PREPARED / "tests", PROFILE, TUNE, TRAIN, EVALUATE, EXPERIMENTS, REGISTER, Path(PACKAGE.name))
+_MADE_FROM = (
+    PREPARED / "dev",
+    PREPARED / "tests",
+    DEV_TOKENS,
+    TEST_TOKENS,
+    PROFILE,
+    TUNE,
+    TRAIN,
+    EVALUATE,
+    EXPERIMENTS,
+    REGISTER,
+    Path(PACKAGE.name),
+)
 _TAG = "gausscse.report"
 
 
@@ -39,12 +51,14 @@ def main() -> None:
         if mlflow_runs.tags_of(tracker, parent).get(_TAG) == _digest(keys):
             log.info(f"report: {REPORT / 'index.html'} is up to date")
             return
+        from pipeline.report.differences import differences
         from pipeline.report.results import read_results
         from pipeline.report.writing import write_report
 
         results = read_results(p, keys, Path())
+        found = differences(results.recipes, p.evaluate, Path())
         with write_directory(REPORT) as out:
-            write_report(results, out)
+            write_report(results, out, found)
         # Also what stage evaluate has logged, unless it came from the cache.
         evaluated = read_json(EVALUATE / "summary.json")[MAIN]
         mlflow_runs.log_metrics(tracker, parent, flat_headlines(evaluated))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any
 
 from pipeline.families.family import deciding_metrics, families, part
 from pipeline.families.prepare import warnings
-from pipeline.report import page
+from pipeline.report import differences, page
+from pipeline.report.differences import Difference
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
 from pipeline.report.tables import opening
 from pipeline.trials.progress_log import duration
@@ -20,8 +21,9 @@ from pipeline.trials.trial import long_score_label
 HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
 
 
-def write_report(results: Results, folder: Path) -> None:
-    """Write index.html and report.md, both from the same sections, and the points of the figures into curves/.
+def write_report(results: Results, folder: Path, found: Sequence[Difference] = ()) -> None:
+    """Write index.html and report.md, both from the same sections, the points of the figures into curves/, and the differences
+    between recipes that were found, as csv and LaTeX.
 
     Raises:
         UserError: a result file is missing or damaged.
@@ -30,12 +32,13 @@ def write_report(results: Results, folder: Path) -> None:
     sets = ", ".join(results.main.summary) or "no set"
     lead = f"{_objective(results.main)}; seeds: {seeds}; variants: {variants}; scored on {sets}."
     (folder / SERIES).mkdir()
-    parts = "Gaussian sentence embeddings: report", lead, _sections(results, folder / SERIES)
+    parts = "Gaussian sentence embeddings: report", lead, _sections(results, folder / SERIES, found)
+    differences.write(found, folder)
     (folder / HTML).write_text(page.as_html(*parts), encoding="utf-8")
     (folder / MARKDOWN).write_text(page.as_markdown(*parts), encoding="utf-8")
 
 
-def _sections(results: Results, series: Path) -> list[page.Section]:
+def _sections(results: Results, series: Path, found: Sequence[Difference]) -> list[page.Section]:
     """Everything, in reading order."""
     registered, recipes = results.registered, results.recipes
     shown = [part(family, "report") for family in families() if family.profiled in results.profile]
@@ -51,7 +54,7 @@ def _sections(results: Results, series: Path) -> list[page.Section]:
     return [
         page.Section("summary", "In short", (*blocks, *headlines)),
         _registered(registered),
-        page.Section("recipes", "Recipes", (*_recipes(recipes), *_failures(recipes))),
+        page.Section("recipes", "Recipes", (*_recipes(recipes), *differences.table(found), *_failures(recipes))),
         # Of every family: dvc.yaml names the files of their points.
         *(section for family in families() for section in part(family, "report").sections(results, series)),
         _grids(recipes),
