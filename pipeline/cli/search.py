@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pipeline.config.load import load_params
 from pipeline.families.family import families, part
 from pipeline.utils.errors import UserError, escaped
+from pipeline.utils.logs import log
 from pipeline.utils.parser import Parser, whole
 
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.registry.loading import load
 
     encoder = load(options.model or f"models:/{load_params().register_.name}@champion")
+    if encoder.note:
+        log.warning(encoder.note)
     operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)
     if operated and options.by == "relation":
         raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")

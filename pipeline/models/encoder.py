@@ -27,7 +27,7 @@ from pipeline.families.family import families, part
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.backbone import check_length, check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
-from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, encoder_digest
+from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, encoder_digest, note_of
 from pipeline.models.network import GaussianNetwork
 from pipeline.models.packing import CPU_TOKENS, lay_out, tokens_at_once, within_budget
 from pipeline.models.pair_api import SentencePairs
@@ -91,6 +91,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         self.notes: dict[str, Any] = {}
         self.digest: str | None = None
         """`encoder_digest` of the folder that it was read from."""
+        self.note = ""
+        """`note_of` that folder."""
 
     @staticmethod
     def from_backbone(params: ModelParams, seed: int) -> GaussianEncoder:
@@ -134,7 +136,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         encoder.score_kind = score_kind_of(config)
         encoder.relation_head = read_relation(path)
         encoder.read_modules(path)
-        encoder.digest = encoder_digest(path)
+        encoder.digest, encoder.note = encoder_digest(path), note_of(path)
         return encoder.eval()
 
     def to_device(self, device: str | torch.device | None) -> Self:

@@ -27,6 +27,16 @@ _NOT_THE_MODEL = (THRESHOLDS, CARD, CANARIES)
 _ONLY_BEFORE = ("backbone", "revision", "mean_start")
 
 
+DEMONSTRATION = "This model is a demonstration: it was trained on generated sentences only."
+"""A sentence of the card of such a model."""
+
+
+def note_of(folder: Path) -> str:
+    """`DEMONSTRATION` if the card of a model has it, else nothing."""
+    card = folder / CARD
+    return DEMONSTRATION if card.is_file() and DEMONSTRATION in card.read_text(encoding="utf-8") else ""
+
+
 def dimensions(folder: Path) -> int:
     """D, the dimensions of the model in a folder.
 

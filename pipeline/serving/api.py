@@ -188,6 +188,7 @@ def _add_state(router: APIRouter, champion: ChampionFollower, metrics: Metrics) 
                 "similarity": FORMULAS[served.kind],
                 # Whether its similarity says which sentence entails which, and whether it gives probabilities of relations.
                 "directed": served.directed,
+                "note": served.note,
                 "relation": served.has_relation,
                 "operators": bool(served.operations),
                 "operations": [*served.operations],

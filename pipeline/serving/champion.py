@@ -22,7 +22,7 @@ from pipeline.cluster.session import Session
 from pipeline.models.canaries import CanaryError, read_canaries
 from pipeline.models.encoder import encoder_class
 from pipeline.models.model_config import capabilities_of, score_kind_of
-from pipeline.models.model_dir import CANARIES, encoder_digest
+from pipeline.models.model_dir import CANARIES, encoder_digest, note_of
 from pipeline.models.relation_head import read_relation
 from pipeline.models.threshold import read_calibration
 from pipeline.registry.fetching import ENCODER, ModelVersion, fetched
@@ -233,7 +233,7 @@ class ChampionFollower:
             folder = stack.enter_context(fetched(version, self._watch.uri)) / ENCODER
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             able, kind, relation = capabilities_of(config), score_kind_of(config), read_relation(folder)
-            digest, calibration = encoder_digest(folder), read_calibration(folder)
+            digest, calibration, note = encoder_digest(folder), read_calibration(folder), note_of(folder)
 
             # Nothing may fail once it is deployed, because nobody would end it.
             if (canaries := read_canaries(folder)) is None:
@@ -253,6 +253,7 @@ class ChampionFollower:
                 kind=kind,
                 directed="direction" in able,
                 has_relation=relation is not None,
+                note=note,
                 calibration=calibration,
                 operations=encoder_class(config).operations,
                 writes="decoder" in able,

@@ -28,6 +28,8 @@ class Served:
     directed: bool
     """True if its similarity says which sentence entails which."""
     has_relation: bool
+    note: str
+    """What people should know of it (`note_of`)."""
     calibration: Calibration | None
     """The threshold of its score."""
     operations: Mapping[str, int]

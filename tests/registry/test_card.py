@@ -15,7 +15,7 @@ from pipeline.data.measure import is_english
 from pipeline.data.token_store import open_store
 from pipeline.models.canaries import read_canaries
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import CARD, EXAMPLES
+from pipeline.models.model_dir import CARD, DEMONSTRATION, EXAMPLES, note_of
 from pipeline.models.relation_head import FORMULAS, ScoreKind
 from pipeline.models.threshold import Calibration
 from pipeline.registry.publishing import About, card, published
@@ -59,8 +59,8 @@ def test_the_metadata_are_those_that_hubs_read() -> None:
 
 
 def test_a_model_of_generated_sentences_says_so_and_no_other_one() -> None:
-    said = "This model is a demonstration"
-    assert said in card(replace(about(), generated=True), None) and said not in card(about(), None)
+    generated, other = card(replace(about(), generated=True), None), card(about(), None)
+    assert DEMONSTRATION in generated and DEMONSTRATION not in other
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,7 @@ def test_a_published_model_has_its_threshold_its_card_and_its_canary_pairs(lab: 
 def test_generated_sentences_are_english(lab: Lab) -> None:
     with published(lab.untrained(1), replace(about(), generated=True), CALIBRATION, lab.root / DEV_TOKENS) as folder:
         head = (folder / CARD).read_text(encoding="utf-8").split("---\n", 2)[1]
+        assert (note_of(folder), note_of(lab.untrained(1))) == (DEMONSTRATION, "")
     assert yaml.safe_load(head)["language"] == "en"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CARD, DEMONSTRATION
 from pipeline.models.threshold import Calibration
+from pipeline.utils.atomic_io import write_sums
 from tests.chromium import WIDE, Opened
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
@@ -45,7 +48,11 @@ def corpus(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str:
         # So low that a pair may be called an entailment though another relation is likelier.
         encoder.calibration = Calibration(threshold=0.2, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
 
-    number = registry.add(1, with_relation)
+    def with_card(folder: Path) -> None:
+        (folder / CARD).write_text(f"# served\n\n{DEMONSTRATION}\n", encoding="utf-8")
+        write_sums(folder)
+
+    number = registry.add(1, with_relation, with_card)
     table = pa.table({"sentence": [*SENTENCES, MARKUP], "note": [f"n{k}" for k in range(len(SENTENCES) + 1)]})
     return registry.encode_corpus(number, table, tmp_path_factory.mktemp("corpus"))
 
@@ -109,7 +116,7 @@ def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server
         for words, first, second in (("A entails B", B, A), ("B entails A", A, B)):
             (sim,) = encoder.similarity([first], [second]).tolist()
             assert float(rows[f"Score of “{words}”"]) == pytest.approx(sim, abs=2e-4)
-        assert opened.text("#state") == f"{registry.name}/1 answers."
+        assert opened.text("#state") == f"{registry.name}/1 answers. {DEMONSTRATION}"
         opened.page.click("#swap")
         opened.until("!document.querySelector('#compare button').disabled", 60)
         assert opened.page.input_value("#a") == B

@@ -51,7 +51,7 @@ async function refresh() {
     const health = await ask("health");
     serving = health.serving;
     get("access").hidden = true;
-    state.textContent = serving ? `${serving.model} answers.` : "No model is ready yet.";
+    state.textContent = serving ? `${serving.model} answers. ${serving.note}`.trim() : "No model is ready yet.";
     if (health.refused) state.textContent += ` Version ${health.refused.number} was kept out: ${health.refused.reason}.`;
   } catch (error) {
     serving = null;
@@ -184,7 +184,7 @@ async function compare() {
   document.querySelector("figure").hidden = !serving.directed;
   if (serving.directed) draw(encoded.mean, encoded.variance);
   get("comparison").hidden = false;
-  get("state").textContent = `${encoded.model} answers.`;
+  get("state").textContent = `${encoded.model} answers. ${serving.note}`.trim();
 }
 
 const dot = (x, y) => x.reduce((sum, value, i) => sum + value * y[i], 0);
