@@ -196,6 +196,13 @@ def test_the_ellipses_are_those_of_the_gaussians(registry: Registry, server: Ser
         assert opened.page.get_attribute("#gaussians", "aria-label").startswith(  # type: ignore[union-attr]
             f"Two ellipses. The means are {distance:.3f} apart"
         )
+        # One is called broader only if its standard deviation is larger by a tenth.
+        for pair in ((A, B), (SENTENCES[0], SENTENCES[5])):
+            opened.compare(*pair)
+            log_var = registry.encoder(1).encode(pair).log_var.double().mean(1) / 2
+            ratio = float(log_var[0] - log_var[1])
+            words = "neither is clearly broader" if abs(ratio) < 0.1 else f"{'A' if ratio > 0 else 'B'} is the broader one"
+            assert words in opened.text("#gaussians-note")
         # Nothing to divide by, and still two ellipses.
         opened.compare(A, A)
         assert all(np.isfinite(list(ellipse.values())).all() and ellipse["rx"] > 1 for ellipse in drawn(opened))
