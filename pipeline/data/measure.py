@@ -114,9 +114,10 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
     def rows(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
-    texts = ", ".join(
-        f"{side} AS t_{k}, len(regexp_extract_all({side}, '[^{WHITE_SPACE}]+')) AS words_{k}" for k, side in enumerate(sides)
-    )
+    unspaced = _LETTERS["Thai"] + _LETTERS["Han or Kana"]
+    # Where a script has no spaces, each letter counts as a word.
+    word = f"[{unspaced}]|[^{unspaced}{WHITE_SPACE}]+"
+    texts = ", ".join(f"{side} AS t_{k}, len(regexp_extract_all({side}, '{word}')) AS words_{k}" for k, side in enumerate(sides))
     numbers = ", ".join(
         f"words_{k}::INTEGER AS words_{k}, script(t_{k})::UTINYINT AS script_{k}, oddities(t_{k}, words_{k})::INTEGER AS odd_{k}"
         for k in range(2)

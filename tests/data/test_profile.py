@@ -120,6 +120,13 @@ def test_direction_and_labels_are_those_of_plain_python(connection: Database, tm
     assert got["labels"] == {"contradiction": 0} | Counter(label for _, _, label in rows)
 
 
+def test_length_is_counted_in_letters_where_there_are_no_spaces(connection: Database, tmp_path: Path) -> None:
+    """By white space both sides would be one word, a tie."""
+    pairs = [("犬が公園を走っている。", "犬が走る。"), ("สุนัขวิ่ง", "สุนัขวิ่งในสวน"), ("猫 dog", "猫が寝る")]
+    got = measured(connection, tmp_path / "x.parquet", [(*pair, "entailment") for pair in pairs])["direction"]
+    assert (got["length_only"], got["premise_not_longer"]) == (pytest.approx(100 / 3, abs=1e-3), pytest.approx(200 / 3, abs=1e-3))
+
+
 def test_hypotheses_are_picked_evenly_over_the_whole_file(tmp_path: Path) -> None:
     n = 70_000
     labels = ["entailment" if i % 3 == 0 else "neutral" for i in range(n)]

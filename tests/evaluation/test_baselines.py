@@ -24,6 +24,22 @@ def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_ther
     assert clean["t"].scores["pr_auc"] < 55
 
 
+def test_hypothesis_only_reads_characters_where_there_are_no_spaces() -> None:
+    """「ない」 (not) decides; no sentence occurs twice, so that words of whole sentences would decide nothing."""
+    r = np.random.default_rng(2)
+
+    def draw(n: int) -> Hypotheses:
+        truth = r.random(n) < 0.4
+        start = ["".join(r.choice(list("犬猫人子男女山川車道家花青赤白黒"), 8)) for _ in range(n)]
+        return Hypotheses(
+            [f"{s}が走{'る' if t else 'らない'}。" for s, t in zip(start, truth, strict=True)],
+            np.where(truth, 0, 1).astype(np.int8),
+        )
+
+    found = hypothesis_only(draw(300), {"dev": [draw(100)], "t": [draw(100)]})
+    assert found["t"].scores["pr_auc"] > 99
+
+
 def hypotheses(counts: dict[str, tuple[int, int]]) -> Hypotheses:
     """Word → (entailments, others)."""
     texts = [word for word, numbers in counts.items() for _ in range(sum(numbers))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ from pipeline.evaluation import metrics
 # Enough for the classifier to learn all that it can; more rows only take longer.
 MAX_TRAINING_PAIRS = 60_000
 _BATCH_ROWS, _COLUMNS = 65_536, ["hypothesis", "label"]
+
+
+# A text without spaces that has letters of a script without spaces: Thai to Khmer, kana, Chinese characters.
+_UNSPACED = re.compile(r"\s*\S*[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]\S*\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,8 @@ def hypothesis_only_of(
 def hypothesis_only(
     train: Hypotheses, sets: Mapping[str, Iterable[Hypotheses]], step: float = 0.001, entailment_if: EntailmentIf = ">="
 ) -> dict[str, Found]:
-    """NLI by a logistic regression on the hypothesis' words and word pairs.
+    """NLI by a logistic regression on the hypothesis' words and word pairs; where most hypotheses are of Thai, Chinese or
+    Japanese letters without spaces, on its characters, pairs and triples of them.
 
     The score is the probability of entailment; its threshold is swept on the development set.
 
@@ -104,7 +110,9 @@ def hypothesis_only(
     entailed = train.label == ENTAILMENT
     if entailed.all() or not entailed.any():
         return {}
-    vectorizer = HashingVectorizer(n_features=2**18, binary=True, ngram_range=(1, 2), alternate_sign=False)
+    by_characters = 2 * sum(map(bool, map(_UNSPACED.fullmatch, train.texts))) > len(train.texts)
+    units: dict[str, Any] = {"analyzer": "char", "ngram_range": (1, 3)} if by_characters else {"ngram_range": (1, 2)}
+    vectorizer = HashingVectorizer(n_features=2**18, binary=True, alternate_sign=False, **units)
     seen: Any = vectorizer.transform(train.texts)
     # Features that never occur in training would keep weight 0. Without them the solver has far fewer dimensions.
     used = np.unique(seen.indices)
