@@ -14,7 +14,7 @@ from pipeline.families.prepare import warnings
 from pipeline.report import differences, page
 from pipeline.report.differences import Difference
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
-from pipeline.report.tables import opening
+from pipeline.report.tables import QUOTED, Headline, opening
 from pipeline.trials.progress_log import duration
 from pipeline.trials.trial import long_score_label
 
@@ -49,10 +49,10 @@ def _sections(results: Results, series: Path, found: Sequence[Difference]) -> li
     blocks: list[page.Block] = [
         f"{registered['name']} version {registered['version']} is {alias}{champion}: {registered['reason']}."
     ]
-    blocks += [tuple(figures)] if figures else []
+    blocks += [*filter(None, (_verdict(results, one) for one in every[:1])), *_next_steps(results)]
     blocks += [page.Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
     return [
-        page.Section("summary", "In short", (*blocks, *headlines)),
+        page.Section("summary", "In short", (*blocks, *([tuple(figures)] if figures else []), *headlines)),
         _registered(registered),
         page.Section("recipes", "Recipes", (*_recipes(recipes), *differences.table(found), *_failures(recipes))),
         # Of every family: dvc.yaml names the files of their points.
@@ -62,6 +62,40 @@ def _sections(results: Results, series: Path, found: Sequence[Difference]) -> li
         page.Section("data", "Data", tuple(table for one in shown for table in one.data(results.profile))),
         _repeat(results),
     ]
+
+
+def _verdict(results: Results, headline: Headline) -> str:
+    """Whether the main recipe is better than all that it is compared with, set by set; empty without figures."""
+    better: list[str] = []
+    worse: list[str] = []
+    for measure in headline.measures:
+        rivals = {name: row.get(measure.key) for name, row in headline.baselines.items() if not name.startswith(QUOTED)}
+        rivals |= {recipe.name: recipe.mean(*measure.key) for recipe in results.recipes[1:]}
+        known = {name: value for name, value in rivals.items() if value is not None and not name.startswith(results.main.name)}
+        if (value := results.main.mean(*measure.key)) is not None and known:
+            name = max(known, key=lambda one: known[one])
+            words = f"{measure.heading}, {page.percent(value)} % (next: {name}, {page.percent(known[name])} %)"
+            (better if value > known[name] else worse).append(words)
+    parts = [f"better than all it is compared with on {'; '.join(better)}"] if better else []
+    parts += [f"not better on {'; '.join(worse)}"] if worse else []
+    return f"{headline.title} of the main recipe: {'; '.join(parts)}." if parts else ""
+
+
+def _next_steps(results: Results) -> list[str]:
+    """What the results suggest to try next."""
+    main, tune = results.main, results.params.get("tune", {})
+    steps: list[str] = []
+    if main.seeds and all(seed.best_step == seed.total_steps for seed in main.seeds):
+        steps.append("the development score was best at the last step of each seed: train longer (train.epochs)")
+    for key, chosen in (("learning_rates", "learning_rate"), ("batch_sizes", "batch_size")):
+        tried = tune.get(key, ())
+        if main.choice and len(tried) > 1 and (value := getattr(main.choice, chosen)) in (min(tried), max(tried)):
+            steps.append(f"the grid chose {value:g}, the end of tune.{key}: search beyond it")
+    counts = results.profile.get("train", {}).get("counts", {})
+    unused = counts.get("triplets", 0) - counts.get("triplets_with_contradiction", 0)
+    if unused and results.params.get("train", {}).get("triplets") == "with-contradiction":
+        steps.append(f"{unused:,} of {counts['triplets']:,} triplets lack a contradiction and are not used (train.triplets: all)")
+    return [f"To try next: {'; '.join(steps)}."] if steps else []
 
 
 def _objective(recipe: Recipe) -> str:
