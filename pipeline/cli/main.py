@@ -69,6 +69,9 @@ def _run() -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gausscse {_version()}")
+    # What an argument of this kind does: it prints a line and ends.
+    line, words = f"complete -o default -W '{' '.join(commands)}' gausscse", "print a line for .bashrc that completes commands"
+    parser.add_argument("--completion", action="version", version=line, help=words)
     details, results = "also show details, such as the folder of a trial", "show only results, warnings and errors"
     parser.add_argument("-v", "--verbose", action="store_const", const="debug", dest="level", help=details)
     parser.add_argument("-q", "--quiet", action="store_const", const="warning", dest="level", help=results)

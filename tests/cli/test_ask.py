@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import ask
+from pipeline.cli.main import COMMANDS
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
@@ -69,3 +70,9 @@ def test_the_version_is_that_of_the_package() -> None:
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert printed.stdout == f"gausscse {project['version']}\n"
+
+
+def test_the_shell_completes_commands() -> None:
+    script = f'eval "$({sys.executable} -m pipeline.cli --completion)" && complete -p gausscse'
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert {*COMMANDS, "curl"} <= set(said.replace("'", " ").split())
