@@ -13,7 +13,30 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_ALIAS = 'import sys\n\nimport pipeline\n\nsys.modules["gausscse"] = pipeline\n'
+_ALIAS = '''"""The package `pipeline` of a checkout by the name that a wheel gives it: `gausscse.x` is the module `pipeline.x`."""
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+
+import pipeline
+
+
+class Alias:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name.startswith("gausscse.") else None
+
+    def create_module(self, spec):
+        module = importlib.import_module("pipeline." + spec.name.partition(".")[2])
+        self.own = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        module.__spec__ = self.own
+
+
+sys.meta_path.insert(0, Alias())
+sys.modules["gausscse"] = pipeline
+'''
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from pipeline.gaussian.distribution import Gaussian
     from pipeline.inference.entailment_index import Searchable, search
     from pipeline.models.encoder import GaussianEncoder
+    from pipeline.models.pair_api import Relations
     from pipeline.registry.loading import load
+    from pipeline.utils.errors import UserError
 
-__all__ = ["Gaussian", "GaussianEncoder", "Searchable", "load", "search"]
+__all__ = ["Gaussian", "GaussianEncoder", "Relations", "Searchable", "UserError", "load", "search"]
 _MODULES = {
     "Gaussian": "gaussian.distribution",
     "GaussianEncoder": "models.encoder",
+    "Relations": "models.pair_api",
     "Searchable": "inference.entailment_index",
+    "UserError": "utils.errors",
     "load": "registry.loading",
     "search": "inference.entailment_index",
 }

@@ -9,16 +9,21 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.job_inputs import in_job
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
-from pipeline.utils.atomic_io import replacing
+from pipeline.utils.atomic_io import refuse_taken, replacing
 from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.parser import MODEL, Parser
@@ -42,17 +47,20 @@ def main(arguments: Sequence[str]) -> None:
         if re.search(r"://[^@]*:[^@]*@", place):
             shown = without_password(place)
             raise UserError(f"{shown}: contains a key; leave it out, and set it in the environment (AWS_ACCESS_KEY_ID, …)")
+    elsewhere = execution.cluster.address is not None or "://" in options.source + options.out
+    if elsewhere and (options.source.endswith(_TEXT) or options.csv):
+        raise UserError("csv and tsv are read and written on this machine only; convert the file to Parquet, leave --csv out")
     if execution.cluster.by_jobs and not in_job():
-        if options.source.endswith(_TEXT) or options.csv:
-            raise UserError("the work runs on a cluster, which reads and writes Parquet; convert the file, and leave --csv out")
         for place in (options.source, options.out, uri):
             if not everywhere(place) and not place.startswith("models:/"):
                 raise UserError(f"{place}: the work runs on a cluster; write an absolute path or a URI that every node can read")
         from pipeline.cluster.submit import submit
 
         submit(execution, "pipeline.cli", "encode", *arguments)
-    if options.csv and "://" in options.out:
-        raise UserError(f"--csv: needs a folder of this machine, not {options.out}")
+    if options.csv:
+        refuse_taken(Path(options.csv))
+        if not Path(options.csv).absolute().parent.is_dir():
+            raise UserError(f"--csv: {Path(options.csv).parent}: no such folder")
     if _place(options.out).startswith(_place(options.source)):
         raise UserError(f"{options.out}: is inside the corpus, which it would change; name a folder outside the corpus")
     # Workers may run in another folder.
@@ -86,40 +94,55 @@ def main(arguments: Sequence[str]) -> None:
                     log.info(f"encode: {done}/{plan.rows} rows  {rate:.0f} rows/s  {left} left")
         manifest = finish(plan, out, records)
     if options.csv:
-        with replacing(Path(options.csv)) as file:
-            _copy("from read_parquet($rows) order by row", f"{out}/part-*.parquet", file, "csv, header")
+        _write_csv(Path(options.csv), out, manifest["parts"], ["row", *options.keep, "mean", "log_var"])
     notes = "".join(f"; {manifest[name]} {words}" for name, words in _NOTES if manifest[name])
     log.info(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {options.out}/{MANIFEST}{notes}")
 
 
 @contextmanager
 def _as_parquet(source: str) -> Iterator[str]:
-    """The corpus, while the block runs; a csv or tsv file as a Parquet file, whose columns are all text."""
+    """The corpus, while the block runs; a csv or tsv file as a Parquet file, whose columns are all text.
+
+    A csv has commas, quotes of RFC 4180 and a header; a tsv has tabs, a header and no quotes. Nothing is guessed.
+    """
     if not source.endswith(_TEXT):
         yield source
         return
+    is_csv = source.endswith(".csv")
+    form = csv.ParseOptions(delimiter="," if is_csv else "\t", quote_char=is_csv and '"', newlines_in_values=is_csv)
     with TemporaryDirectory(prefix="gausscse-") as folder:
         # An interrupted run goes on: the same rows give the same file, and its folder does not count.
         file = Path(folder) / f"{Path(source).stem}.parquet"
-        _copy("from read_csv($rows, all_varchar = true, header = true)", source, file, "parquet")
+        try:
+            with csv.open_csv(source, parse_options=form) as first:
+                names = first.schema.names
+            # Empty fields have no text.
+            types: dict[str, Any] = {"column_types": dict.fromkeys(names, pa.string()), "strings_can_be_null": True}
+            as_text = csv.ConvertOptions(null_values=[""], **types)
+            rows = csv.open_csv(source, parse_options=form, convert_options=as_text)
+            with rows, pq.ParquetWriter(file, rows.schema) as written:
+                for batch in rows:
+                    written.write_batch(batch)
+        except pa.ArrowException as error:
+            raise UserError(f"{source}: cannot be read as {source[-3:]}: {first_line(error)}") from None
         try:
             yield str(file)
         except UserError as error:
             raise type(error)(str(error).replace(str(file), source)) from None
 
 
-def _copy(query: str, rows: str, file: Path, form: str) -> None:
-    """Write the rows that a query of DuckDB's reads from `rows` into a file.
-
-    Raises:
-        UserError: they cannot be read or written; the message is DuckDB's.
-    """
+def _write_csv(file: Path, out: str, parts: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write all rows of an encoded corpus, in their order."""
     import duckdb
 
-    try:
-        duckdb.execute(f"copy ({query}) to $file (format {form})", {"rows": rows, "file": str(file)})
-    except duckdb.Error as error:
-        raise UserError(first_line(error)) from None
+    with replacing(file) as new:
+        if not parts:
+            new.write_text(",".join(columns) + "\n", encoding="utf-8")
+            return
+        # DuckDB takes each path for a pattern.
+        paths = [re.sub(r"([*?[])", r"[\1]", f"{out}/{part['file']}") for part in parts]
+        query = "copy (from read_parquet($paths) order by row) to $file (format csv, header)"
+        duckdb.execute(query, {"paths": paths, "file": str(new)})
 
 
 def _projection(model: Path, uri: str) -> str:

@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> None:
     else:
         query = encoder.encode([options.sentence])
     least = -math.inf if options.min_sim is None else options.min_sim
+    corpus = Searchable.of(encoder, options.corpus, (options.way,), by)
     try:
-        corpus = Searchable.of(encoder, options.corpus, (options.way,), by)
         (results,) = corpus.search(query, options.way, options.k, least, by)
     except UserError as error:
         raise UserError(f"--by {by}: {error}") from None

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -277,7 +278,7 @@ def nearest(corpus: Tensor, queries: Tensor, k: int) -> tuple[NDArray[np.int64],
 
 
 def _check(k: int) -> None:
-    if not (isinstance(k, int) and k >= 1):
+    if not (isinstance(k, Integral) and k >= 1):
         raise UserError(f"k is {k!r}: write a whole number of at least 1")
 
 
@@ -368,6 +369,13 @@ def search(
         if value not in known:
             raise UserError(f"{name} is {value!r}: write {' or '.join(known)}")
     searchable = corpus if isinstance(corpus, Searchable) else Searchable.of(encoder, corpus, (way,), by)
+    if searchable.corpus.model != (encoder.digest or ""):
+        raise UserError("the Searchable was made by another model; make it with this one")
+    lacking = (by == "similarity" and not searchable.index and encoder.score_kind != "cosine") or (
+        by == "relation" and not searchable.relation and encoder.relation_head
+    )
+    if lacking:
+        raise UserError(f"the Searchable cannot rank by {by}; make it with by={by!r}")
     queries = encoder.encode([sentences] if isinstance(sentences, str) else sentences)
     results = searchable.search(queries, way, k, min_score, by)
     return results[0] if isinstance(sentences, str) else results

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -355,7 +356,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             bf16: use bf16 autocast.
             allow_empty: encode empty sentences, too. Their Gaussians say nothing.
         """
-        if batch_size is not None and not (isinstance(batch_size, int) and batch_size >= 1):
+        if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
             raise UserError(f"batch_size is {batch_size!r}: write a whole number of at least 1")
         for row, text in enumerate(texts):
             if not isinstance(text, str):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from numbers import Real
 from typing import NamedTuple, overload
 
 import torch
@@ -103,7 +104,7 @@ class SentencePairs(ABC):
         Raises:
             UserError: the model has neither and none is given; and the errors of `similarity`.
         """
-        if threshold is not None and not (isinstance(threshold, int | float) and math.isfinite(threshold)):
+        if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
             raise UserError(f"threshold is {threshold!r}: write a number")
         least, rule = rule_of(self.calibration) if threshold is None else (threshold, ">=")
         both = self._both(premise, hypothesis)

@@ -22,6 +22,7 @@ Difference = Mapping[str, str | float]
 """set, metric, recipe, against, and in points: value, other, difference, low, high."""
 
 _RESAMPLES = 500
+_LATEX = {**{character: f"\\{character}" for character in "_%&#${}"}, "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
 _CAPTION = (
     f"Recipe minus the other one, in points, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap over premises, or "
     "documents, or sentences of operations. Values are means over the seeds; the interval does not include their spread. "
@@ -49,17 +50,14 @@ def differences(recipes: Iterable[Recipe], params: EvaluateParams, root: Path) -
                 one.name: _mean([kind.statistics(name, tables[one.name, seed], params) for seed in one.per_seed])
                 for one in scored
             }
-            for a, b in combinations(statistics, 2):
-                both = {metric: (statistics[b][metric], of) for metric, of in statistics[a].items() if metric in statistics[b]}
-                for metric, found in paired_bootstrap(both, groups, resamples=_RESAMPLES, confidence=CONFIDENCE).items():
-                    numbers = {
-                        "value": found.new,
-                        "other": found.old,
-                        "difference": found.gain,
-                        "low": found.low,
-                        "high": found.high,
-                    }
-                    rows.append({"set": name, "metric": metric, "recipe": a, "against": b, **numbers})
+            compared = [
+                (metric, a, b) for a, b in combinations(statistics, 2) for metric in statistics[a] if metric in statistics[b]
+            ]
+            pairs = {str(k): (statistics[b][metric], statistics[a][metric]) for k, (metric, a, b) in enumerate(compared)}
+            found = paired_bootstrap(pairs, groups, resamples=_RESAMPLES, confidence=CONFIDENCE).values()
+            for (metric, a, b), gain in zip(compared, found, strict=True):
+                row = {"set": name, "metric": metric, "recipe": a, "against": b, "value": gain.new, "other": gain.old}
+                rows.append({**row, "difference": gain.gain, "low": gain.low, "high": gain.high})
     return rows
 
 
@@ -67,8 +65,13 @@ def _mean(seeds: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
     """The mean of each metric over the seeds, on the same draws; without metrics that a seed lacks."""
 
     def over(each: Sequence[Statistic]) -> Statistic:
+        # Each recipe is compared with several others on the same draws.
+        last: list[NDArray[np.float64]] = []
+
         def mean(times: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.mean([statistic(times) for statistic in each], axis=0)
+            if not last or last[0] is not times:
+                last[:] = times, np.asarray(np.mean([statistic(times) for statistic in each], axis=0))
+            return last[1]
 
         return mean
 
@@ -111,10 +114,9 @@ def write(rows: Sequence[Difference], folder: Path) -> None:
 
 
 def _interval(row: Difference) -> str:
-    return f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
+    interval = f" [{row['low']:+.1f}, {row['high']:+.1f}]" if row["low"] == row["low"] else ""
+    return f"{row['difference']:+.1f}{interval}"
 
 
 def _latex(text: str) -> str:
-    for character in ("\\", "_", "%", "&", "#", "$"):
-        text = text.replace(character, r"\textbackslash{}" if character == "\\" else f"\\{character}")
-    return text
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -34,24 +35,38 @@ def tracking_uri(params: TrackingParams, root: Path) -> str:
         return uri
     database = (home(root) / "mlflow.db").resolve()
     if database.is_file() and (artifacts := database.with_name("mlartifacts")).is_dir():
-        _renew_paths(database, artifacts.as_uri())
+        _renew_paths(database, artifacts)
     return f"sqlite:///{database}"
 
 
-def _renew_paths(database: Path, here: str) -> None:
+def _renew_paths(database: Path, artifacts: Path) -> None:
     """Change the paths in a project's database if the project was moved or copied: MLflow stores absolute ones.
 
-    A copy would otherwise load the original's models.
+    A copy would otherwise load the original's models. A folder that somebody chose for the artifacts stays.
+
+    Raises:
+        UserError: the database cannot be changed now.
     """
+    here = artifacts.resolve().as_uri()
+
+    def of_a_project(location: str) -> bool:
+        folder = Path(unquote(urlparse(location).path))
+        return not folder.exists() or folder.with_name(database.name).is_file()
+
     with closing(sqlite3.connect(database)) as held:
         try:
-            found = held.execute(
-                "select distinct artifact_location from experiments where artifact_location like '%/mlartifacts'"
-            )
-            former = [location for (location,) in found if location.startswith("file:") and location != here]
+            found = held.execute("select distinct artifact_location from experiments").fetchall()
+        except sqlite3.Error:
+            # MLflow reports a file that is no database of its own.
+            return
+        places = [place for (place,) in found if str(place).startswith("file:") and place.endswith(f"/{artifacts.name}")]
+        former = [place for place in places if place != here and of_a_project(place)]
+        if not former:
+            return
+        try:
             columns = held.execute(
-                "select m.name, p.name from sqlite_master m join pragma_table_info(m.name) p"
-                " where m.type = 'table' and p.type like 'varchar%'"
+                "select m.name, p.name from sqlite_master m join pragma_table_info(m.name) p where m.type = 'table'"
+                " and p.name in ('artifact_location', 'artifact_uri', 'source', 'storage_location')"
             ).fetchall()
             with held:
                 for old, (table, column) in itertools.product(former, columns):
@@ -61,11 +76,8 @@ def _renew_paths(database: Path, here: str) -> None:
                         (here, old),
                     )
         except sqlite3.Error as error:
-            # MLflow reports a file that is no database of its own.
-            log.debug(f"{database}: its paths cannot be renewed: {error}")
-            return
-    if former:
-        log.warning(f"{database.name}: the project was moved or copied, so the paths of its runs and models were renewed")
+            raise UserError(f"{database}: the project was moved or copied, but its paths cannot be renewed: {error}") from None
+    log.warning(f"{database.name}: the project was moved or copied, so the paths of its runs and models were renewed")
 
 
 def client_of(uri: str) -> MlflowClient:

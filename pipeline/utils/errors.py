@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import signal
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -106,8 +108,10 @@ def run_stage(main: Callable[[], None]) -> None:
     except UserError as error:
         fail(error)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("", __name__.partition(".")[0], "stages"):
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+        missing, package = (error.name or "").partition(".")[0], Path(__file__).parents[1]
+        # What a user's own module lacks is not for this program to name.
+        if missing in ("", package.name, "stages") or package not in Path(frames[-1].filename).parents:
             raise
         fail(UserError(f"this command needs {missing}, which is not installed: pip install 'gausscse-pipeline[train]'"))
     except KeyboardInterrupt as interrupt:

@@ -83,28 +83,53 @@ def test_other_programs_open_the_folder(project: Path, encoded: str) -> None:
 
 
 def test_csv_goes_in_and_out(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = ["a dog, big", "", 'a "cat"', "12"]
-    frame = pd.DataFrame({"text": texts, "note": ["x", "y", None, "007"]})
-    frame.to_csv(project / "it's.csv", index=False)
+    texts = ["#a dog, big\nand old", "", 'a "cat"', "12", *("plain" for _ in range(40_000)), "a, b"]
+    frame = pd.DataFrame({"text": texts, "note": ["x", "y", None, "007", *("z" for _ in range(40_001))]})
+    frame.to_csv(project / "it's [1].csv", index=False)
     monkeypatch.chdir(project)
-    command = ["it's.csv", "of-csv", "--column", "text", "--keep", "note,text", "--model", "model"]
+    command = ["it's [1].csv", "of [csv]", "--column", "text", "--keep", "note,text", "--model", "model"]
     encode_main([*command, "--csv", "rows.csv"])
-    expected = GaussianEncoder.from_pretrained(project / "model").encode([text for text in texts if text])
+    kept = [text for text in texts if text]
+    expected = GaussianEncoder.from_pretrained(project / "model").encode(kept)
     found = pd.read_csv("rows.csv", dtype={"note": str, "text": str}, keep_default_na=False)
-    assert found["row"].tolist() == [0, 2, 3]
-    assert found["text"].tolist() == [text for text in texts if text] and found["note"].tolist() == ["x", "", "007"]
+    assert found["row"].tolist() == [row for row, text in enumerate(texts) if text]
+    assert found["text"].tolist() == kept and found["note"].tolist()[:3] == ["x", "", "007"]
     for name in ("mean", "log_var"):
-        np.testing.assert_allclose(
-            np.stack([json.loads(row) for row in found[name]]), getattr(expected, name), rtol=1e-4, atol=1e-6
-        )
+        rows = np.stack([json.loads(row) for row in found[name]])
+        np.testing.assert_allclose(rows, getattr(expected, name), rtol=1e-4, atol=1e-6)
     capsys.readouterr()
     encode_main(command)
-    assert "encode: 1 of 1 parts are already encoded" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"/it's\.csv: has no column 'nope'; there are text, note$"):
-        encode_main(["it's.csv", "of-none", "--column", "nope", "--model", "model"])
-    with pytest.raises(UserError, match=r'No files found that match the pattern ".*/gone\.csv"$'):
-        encode_main(["gone.csv", "of-none", "--column", "text", "--model", "model"])
+    assert "encode: 3 of 3 parts are already encoded" in capsys.readouterr().out
+
+
+def test_a_tsv_has_tabs_and_no_quotes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    lines = ["id\ttext", '1\t"Hello, he, said.', "2\tA cat, small, sits.", '3\tok"']
+    (project / "some.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    encode_main(["some.tsv", "of-tsv", "--column", "text", "--keep", "text", "--model", "model"])
+    assert read_gaussians("of-tsv").kept["text"].to_pylist() == [line.partition("\t")[2] for line in lines[1:]]
+
+
+def test_csv_that_cannot_be_read_or_written_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    (project / "good.csv").write_text("text\na dog\n", encoding="utf-8")
+    (project / "bad.csv").write_text("text,note\na dog\n", encoding="utf-8")
+    (project / "empty.csv").write_text("", encoding="utf-8")
+    for arguments, words in (
+        (["good.csv", "--column", "nope"], r"/good\.csv: has no column 'nope'; there are text$"),
+        (["bad.csv", "--column", "text"], r"/bad\.csv: cannot be read as csv: CSV parse error: .*Expected 2 columns, got 1"),
+        (["empty.csv", "--column", "text"], r"/empty\.csv: cannot be read as csv: Empty CSV file"),
+        (["gone.csv", "--column", "text"], r"gone\.csv"),
+        (["good.csv", "--column", "text", "--csv", "good.csv"], r"^good\.csv: already exists"),
+        (["good.csv", "--column", "text", "--csv", "no/x.csv"], r"^--csv: no: no such folder$"),
+        (["s3://bucket/x.csv", "--column", "text"], "csv and tsv are read and written on this machine only"),
+    ):
+        with pytest.raises((UserError, FileNotFoundError), match=words):
+            encode_main([arguments[0], "of-none", *arguments[1:], "--model", "model"])
     assert not (project / "of-none").exists()
+    (project / "header.csv").write_text("text\n", encoding="utf-8")
+    encode_main(["header.csv", "of-header", "--column", "text", "--csv", "header-out.csv", "--model", "model"])
+    assert (project / "header-out.csv").read_text(encoding="utf-8") == "row,mean,log_var\n"
 
 
 def test_where_nothing_is_left_to_encode_nothing_changes(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import pipeline
 from pipeline.cli.encode import main as encode
 from pipeline.cli.search import main as search
 from pipeline.inference.corpus import read_gaussians
@@ -78,8 +82,45 @@ def test_without_the_vectors_of_this_head_nothing_is_ranked_by_it(project: Path)
         with pytest.raises(UserError, match=r"the relation head reads token vectors.*gausscse encode --tokens"):
             searched.search(encoder.encode(["a man"]), "entails", 3, 0.0, "relation")
         assert searched.search(encoder.encode(["a man"]), "entails", 3, 0.0, "similarity")
-    with pytest.raises(UserError, match=r"gausscse encode --tokens"):
+    with pytest.raises(UserError, match=r"^--by relation: .*gausscse encode --tokens"):
         search(["without", "a man", "--by", "relation", "--model", "tokens"])
+
+
+def test_search_from_python(project: Path) -> None:
+    """The same rows from a folder, from sentences and from a Searchable; one that another model made is refused."""
+    encoder = written(project, "with", tokens=True)
+    ask = dict[str, Any](way="entails", k=np.int64(2), by="relation")
+    encoder.save_pretrained(project / "again")
+    model = pipeline.load(project / "again")
+    model.digest = encoder.digest
+    (single,) = pipeline.search(model, "with", ["the man"], **ask)
+    assert [row["row"] for row in single] == [row["row"] for row in pipeline.search(model, Path("with"), "the man", **ask)]
+    kept = pipeline.Searchable.of(model, KEPT, ("entails",), "relation")
+    found = pipeline.search(model, kept, "the man", **ask)
+    assert [row["sentence"] for row in found] == [row["text"] for row in single]
+    assert [row["score"] for row in found] == pytest.approx([row["score"] for row in single], rel=1e-3)
+    assert pipeline.search(model, kept, "the man", **{**ask, "min_score": found[0]["score"]}) == found[:1]
+    for change, words in (
+        ({"by": "x"}, r"^by is 'x': write similarity or relation or cosine$"),
+        ({"way": 1}, r"^way is 1: write entails or entailed$"),
+        ({"k": "3"}, r"^k is '3': write a whole number of at least 1$"),
+    ):
+        with pytest.raises(pipeline.UserError, match=words):
+            pipeline.search(model, kept, "the man", **{**ask, **change})
+    by_cosine = pipeline.Searchable.of(model, KEPT, ("entails",), "cosine")
+    with pytest.raises(UserError, match=r"^the Searchable cannot rank by similarity; make it with by='similarity'$"):
+        pipeline.search(model, by_cosine, "the man", by="similarity")
+    with pytest.raises(UserError, match="made by another model"):
+        pipeline.search(GaussianEncoder.from_pretrained(project / "model"), replace_model(kept), "the man")
+
+
+def replace_model(searchable: Any) -> Any:
+    return replace(searchable, corpus=replace(searchable.corpus, model="another"))
+
+
+def test_in_a_checkout_each_module_is_there_once() -> None:
+    assert import_module("gausscse.utils.errors").UserError is UserError
+    assert import_module("gausscse.models.encoder").GaussianEncoder is GaussianEncoder
 
 
 def test_a_model_without_such_a_head_is_refused_before_anything_is_written(project: Path) -> None:

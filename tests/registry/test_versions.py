@@ -21,6 +21,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.model import PythonModelContext
 
+from pipeline.config.execution import TrackingParams
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD, content_digest, weights_digest
 from pipeline.registry.champions import Registration
@@ -28,7 +29,7 @@ from pipeline.registry.fetching import serve
 from pipeline.registry.loading import encoder_folder, load
 from pipeline.registry.pyfunc_model import ServedEncoder
 from pipeline.tracking.mlflow_runs import pipeline_run
-from pipeline.tracking.server import Tracker
+from pipeline.tracking.server import Tracker, open_tracker
 from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
@@ -161,6 +162,14 @@ def test_a_copied_or_moved_project_has_its_own_models(
     assert capsys.readouterr().err.count("the project was moved or copied") == 1
     assert load(got.model_uri).dim == 32
     assert "moved or copied" not in capsys.readouterr().err
+    # What people wrote stays, and a folder that somebody chose.
+    client, chosen = open_tracker(TrackingParams(uri=None, experiment="test"), copy).client, tmp_path / "team/mlartifacts"
+    chosen.mkdir(parents=True)
+    client.set_model_version_tag(got.name, "1", "note", f"file://{lab.root}/mlartifacts")
+    experiment = client.create_experiment("of the team", artifact_location=chosen.as_uri())
+    load(got.model_uri)
+    assert client.get_experiment(experiment).artifact_location == chosen.as_uri()
+    assert client.get_model_version(got.name, "1").tags["note"] == f"file://{lab.root}/mlartifacts"
     for file in (copy / "mlartifacts").rglob("model.safetensors"):
         file.unlink()
     with pytest.raises(UserError, match=r"model\.safetensors"):
