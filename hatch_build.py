@@ -27,11 +27,11 @@ class Alias:
 
     def create_module(self, spec):
         module = importlib.import_module("pipeline." + spec.name.partition(".")[2])
-        self.own = module.__spec__
+        spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module):
-        module.__spec__ = self.own
+        module.__spec__ = module.__spec__.loader_state
 
 
 sys.meta_path.insert(0, Alias())

@@ -184,6 +184,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             self.calibration = None
         else:
             self.relation_head = self.relation_head.cut(dims / self.dim)
+        self.digest = None
         self.dim, self.params = dims, self.params.model_copy(update={"dim": dims, "mean_start": "random"})
 
     operations: ClassVar[Mapping[str, int]] = MappingProxyType({})
