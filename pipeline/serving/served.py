@@ -28,8 +28,6 @@ class Served:
     directed: bool
     """True if its similarity says which sentence entails which."""
     has_relation: bool
-    note: str
-    """What people should know of it (`note_of`)."""
     calibration: Calibration | None
     """The threshold of its score."""
     operations: Mapping[str, int]
@@ -45,6 +43,8 @@ class Served:
     """Puts the folder where they find it on any node (`Session.share`)."""
     replicas: int
     """Those that ran when they were last counted."""
+    note: str = ""
+    """What people should know of it (`note_of`)."""
     shared_at: float = field(default_factory=time.monotonic)
     """Time of the last call of `share`, by the monotonic clock."""
     since: float = 0.0
