@@ -39,7 +39,7 @@ class Metric:
     needs: str = ""
     """The rows that it needs, if it can decide."""
     headline: bool = False
-    """Whether `dvc metrics`, MLflow's runs and the tags of a version have it. The files of results have all."""
+    """True if `dvc metrics`, MLflow's runs and the tags of a version have it. The files of results have all."""
     unless: str = ""
     """The metric that is the headline instead, where a set has it."""
     printed: bool = True

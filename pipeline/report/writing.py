@@ -65,7 +65,7 @@ def _sections(results: Results, series: Path, found: Sequence[Difference]) -> li
 
 
 def _verdict(results: Results, headline: Headline) -> str:
-    """Whether the main recipe is better than all that it is compared with, set by set; empty without figures."""
+    """The sets on which the main recipe is better than all that it is compared with, and the others; empty without figures."""
     better: list[str] = []
     worse: list[str] = []
     for measure in headline.measures:
@@ -82,7 +82,7 @@ def _verdict(results: Results, headline: Headline) -> str:
 
 
 def _next_steps(results: Results) -> list[str]:
-    """What the results suggest to try next."""
+    """The changes that the results suggest to try next."""
     main, tune = results.main, results.params.get("tune", {})
     steps: list[str] = []
     if main.seeds and all(seed.best_step == seed.total_steps for seed in main.seeds):

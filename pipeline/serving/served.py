@@ -44,7 +44,7 @@ class Served:
     replicas: int
     """Those that ran when they were last counted."""
     note: str = ""
-    """What people should know of it (`note_of`)."""
+    """A sentence for the people who ask it (`note_of`)."""
     shared_at: float = field(default_factory=time.monotonic)
     """Time of the last call of `share`, by the monotonic clock."""
     since: float = 0.0
