@@ -106,7 +106,7 @@ FAMILY = Family(
         "directed_pr_auc_length_only": Metric(label="directed PR-AUC, baseline: how much longer the premise is", printed=False),
         "similarity.pr_auc": Metric(label="PR-AUC by similarity alone"),
         "accuracy": Metric(label="accuracy"),
-        "f1": Metric(label="F1 of entailment"),
+        "f1": Metric(label="F1 of entailment", printed=False),
         "three_way": Metric(label="three-way accuracy", headline=True),
         "direction.score": Metric(label="direction by score", headline=True),
         "direction.sim": Metric(label="direction by similarity", headline=True, unless="direction.score"),
