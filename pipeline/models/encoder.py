@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, encoder_digest, note_of
 from pipeline.models.network import GaussianNetwork
 from pipeline.models.packing import CPU_TOKENS, lay_out, tokens_at_once, within_budget
 from pipeline.models.pair_api import SentencePairs
+from pipeline.models.reading import Reading
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.models.threshold import Calibration, read_calibration, write_calibration
 from pipeline.utils.atomic_io import write_directory, write_sums
@@ -43,36 +44,8 @@ _WEIGHTS = "model.safetensors"
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
-MOST_UNKNOWN = 0.15
-"""A text with a larger share of unknown tokens is not one that the model can say anything about."""
 # Outside training: the number of blocks of equal length that a forward pass is divided into.
 _ENCODE_BLOCKS = 4
-
-
-class Reading(NamedTuple):
-    """How the tokenizer read n texts."""
-
-    cut: NDArray[np.bool_]
-    """(n,) whether the text was longer than the model reads."""
-    unknown: NDArray[np.float64]
-    """(n,) share of its tokens that the vocabulary does not have."""
-
-    def lines(self, longest: int) -> list[str]:
-        """What people should know of it, a line for each fault; `longest`: the tokens that the model reads."""
-        numbers = {
-            f"{{:,}} are longer than {longest} tokens and were cut": int(self.cut.sum()),
-            "{:,} have many words or characters that the model does not know; are they in another language?": self.strange,
-        }
-        return [words.format(number) for words, number in numbers.items() if number]
-
-    def of(self, rows: slice | NDArray[np.int64]) -> Reading:
-        """That of some of the texts."""
-        return Reading(self.cut[rows], self.unknown[rows])
-
-    @property
-    def strange(self) -> int:
-        """Texts with many unknown tokens."""
-        return int((self.unknown > MOST_UNKNOWN).sum())
 
 
 class GaussianEncoder(GaussianNetwork, SentencePairs):
@@ -144,7 +117,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         """Move the encoder to a device; None: leave it where it is.
 
         Raises:
-            UserError: there is no such device.
+            UserError: the device does not exist.
         """
         try:
             return self.to(device)

@@ -27,7 +27,7 @@ def load(model: str | Path, tracking_uri: str | None = None, *, device: str | No
         device: such as "cuda"; by default the processor.
 
     Raises:
-        UserError: there is no such model, its files are damaged, or the registry or the hub cannot be reached.
+        UserError: the model does not exist, its files are damaged, or the registry or the hub cannot be reached.
     """
     # Imported here, because torch and transformers take seconds and queries of the registry do not need them.
     from pipeline.models.encoder import GaussianEncoder

@@ -149,7 +149,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
 
 
 def _description(encoder_dir: Path) -> str | None:
-    """The model card without its metadata, as long as MLflow's database allows; None if there is no card."""
+    """The model card without its metadata, as long as MLflow's database allows; None without a card."""
     if not (encoder_dir / CARD).is_file():
         return None
     text = (encoder_dir / CARD).read_text(encoding="utf-8").partition("\n---\n")[2].strip()

@@ -57,7 +57,7 @@ def _renew_paths(database: Path, artifacts: Path) -> None:
         try:
             found = held.execute("select distinct artifact_location from experiments").fetchall()
         except sqlite3.Error:
-            # MLflow reports a file that is no database of its own.
+            # MLflow itself reports a file that it cannot read.
             return
         places = [place for (place,) in found if str(place).startswith("file:") and place.endswith(f"/{artifacts.name}")]
         former = [place for place in places if place != here and of_a_project(place)]
