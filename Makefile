@@ -1,5 +1,5 @@
 # Everything runs from .venv, which is built from pyproject.toml and the constraints when it is missing or older than they are.
-# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test`, `make test-faults` and
+# `make repro` trains the default model; `make repro PRESET=NAME` applies a preset first; `make test`, `make test-faults` and
 # `make test-cluster` check the whole thing, `make test-fast` most of the code in a minute.
 
 SHELL := /bin/bash

@@ -109,7 +109,7 @@ def _source(folder: Path) -> dict[str, object]:
     if is_quick():
         return _generated(folder, QUICK_PAIRS)
     if root := _shared():
-        preset = yaml.safe_load((ROOT / "presets/files.yaml").read_text(encoding="utf-8"))["data"]
+        preset = yaml.safe_load((ROOT / "presets/nli-parquet.yaml").read_text(encoding="utf-8"))["data"]
         return {**preset, "root": str(root)}
     print("no shared NLI data (set GAUSSCSE_DATA): generated pairs instead", file=sys.stderr, flush=True)
     sizes = {"train": 60_000, "dev": 10_000, "test": 100}

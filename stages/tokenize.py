@@ -49,7 +49,7 @@ def _warn(store: Path, counts: Mapping[str, Any], encoder: Encoder) -> None:
     if (share := percent(unknown, counts["tokens"])) > _MOST:
         log.warning(
             f"{store.name}: {share:.1f} % of the tokens are unknown to {encoder.name}, which cannot tell them apart; is the text "
-            "in another language? Choose a model.backbone that knows it"
+            "in another language? Choose a model.backbone that knows it (preset multilingual)"
         )
 
 

@@ -21,7 +21,8 @@ from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.errors import UserError
 
-# Names below these are chosen by the user (test sets, variants). Such a mapping is replaced as a whole.
+# Names below _OWN_NAMES are chosen by the user (test sets, variants). Such a mapping is replaced as a whole.
+_DATA = "${GAUSSCSE_DATA}"
 _OWN_NAMES = ("data.files.", "data.hub.", "evaluate.", "experiments.")
 
 
@@ -60,7 +61,11 @@ def composed(
     first: dict[str, Any] = {}
     last: dict[str, Any] = {}
     for file in (folder / f"{name}.yaml" for name in chosen):
-        values = read_yaml_text(file).replace("${GAUSSCSE_DATA}", os.environ.get("GAUSSCSE_DATA") or "../shared/data")
+        values = read_yaml_text(file)
+        if _DATA in values:
+            if not (place := os.environ.get("GAUSSCSE_DATA")):
+                raise UserError(f"{file}: set the environment variable GAUSSCSE_DATA to the folder that has its files")
+            values = values.replace(_DATA, place)
         parse_yaml(values, str(file))
         for parent, key, value, path in _leaves(round_trip.load(values), target):
             if parent.get(key) != value:

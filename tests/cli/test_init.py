@@ -248,14 +248,14 @@ def test_what_is_unclear_or_wrong_is_one_line_and_nothing_is_written(
 
 
 def test_presets_are_written_one_after_another(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    preset.main(["quick", "files"])
+    preset.main(["quick", "snli-mnli"])
     both = (project / "params.yaml").read_text(encoding="utf-8")
     # A key that one preset writes and the next one sets back counts as unchanged.
     assert capsys.readouterr().out.count("data.source: ") == 1
-    preset.main(["quick", "files"])
-    assert capsys.readouterr().out == "params.yaml already holds preset quick and files\n"
+    preset.main(["quick", "snli-mnli"])
+    assert capsys.readouterr().out == "params.yaml already holds preset quick and snli-mnli\n"
     preset.main(["quick"])
-    preset.main(["files"])
+    preset.main(["snli-mnli"])
     assert (project / "params.yaml").read_text(encoding="utf-8") == both
     with pytest.raises(UserError, match="no preset 'nothing'"):
         preset.main(["recommended", "nothing"])
