@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.config.load import load_params
+from pipeline.config.load import load_name
 from pipeline.utils.logs import log
 from pipeline.utils.parser import MODEL, Parser
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("b", metavar="B")
     parser.add_argument("--model", help=f"{MODEL}; default: the champion")
     options = parser.parse_args(arguments)
-    uri = options.model or f"models:/{load_params().register_.name}@champion"
+    uri = options.model or f"models:/{load_name()}@champion"
     from pipeline.registry.loading import load
 
     encoder = load(uri)

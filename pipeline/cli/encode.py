@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from pipeline.cluster.preflight import load_project
+from pipeline.cluster.preflight import load_place
 from pipeline.config.job_inputs import in_job
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
@@ -40,8 +40,8 @@ _NOTES = (
 def main(arguments: Sequence[str]) -> None:
     """Encode the corpus that the command line names."""
     options = _asked(arguments)
-    params, execution = load_project()
-    uri = options.model or f"models:/{params.register_.name}@champion"
+    name, execution = load_place()
+    uri = options.model or f"models:/{name}@champion"
     for place in (options.source, options.out):
         # A key would appear in the job's command, where everybody could read it.
         if re.search(r"://[^@]*:[^@]*@", place):

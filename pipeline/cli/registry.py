@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cluster.preflight import load_project
+from pipeline.cluster.preflight import load_place, load_project
 from pipeline.data.schema import DEV
 from pipeline.families.family import deciding_metrics
 from pipeline.registry import champions
@@ -32,8 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     root = Path.cwd()
     if options.command == "serve":
         raise SystemExit(serve(options.model, options.options))
-    params, execution = load_project()
-    name = params.register_.name
+    name, execution = load_place()
     tracker = open_tracker(execution.tracking, root)
     match options.command:
         case "follow":
@@ -55,6 +54,7 @@ def main(arguments: Sequence[str]) -> None:
             # Imported here: this needs torch and transformers, which the other commands do not.
             from pipeline.registry.version_scorer import VersionScorer
 
+            params, _ = load_project()
             with TrialStore.of_project(root, execution.cluster.storage) as store:
                 scorer = VersionScorer(params.register_, params.evaluate, root, store, tracker.uri)
                 if options.command == "compare":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.config.load import load_params
+from pipeline.config.load import load_name
 from pipeline.families.family import families, part
 from pipeline.utils.errors import UserError, escaped
 from pipeline.utils.logs import log
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.inference.entailment_index import Searchable
     from pipeline.registry.loading import load
 
-    encoder = load(options.model or f"models:/{load_params().register_.name}@champion")
+    encoder = load(options.model or f"models:/{load_name()}@champion")
     if encoder.note:
         log.warning(encoder.note)
     operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)

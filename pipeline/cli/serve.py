@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cluster.preflight import load_project
+from pipeline.cluster.preflight import load_place
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
 from pipeline.serving.limits import Limits, loopback
@@ -59,8 +59,8 @@ def _place(name: str | None) -> tuple[str, ClusterParams]:
         UserError: this is not a project, and the environment or the command line lacks what it would say.
     """
     if Path(PARAMS_FILE).exists() or Path(EXECUTION_FILE).exists():
-        params, execution = load_project()
-        return name or params.register_.name, execution.cluster
+        registered, execution = load_place()
+        return name or registered, execution.cluster
     if name is None or uri_of_environment() is None:
         raise UserError(
             f"{PARAMS_FILE}: no such file; run in a project's root, or elsewhere with --name and the environment variable "

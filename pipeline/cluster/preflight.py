@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.config.execution import EXECUTION_FILE, Execution
 from pipeline.config.job_inputs import in_job
-from pipeline.config.load import load_execution, load_params
+from pipeline.config.load import load_execution, load_name, load_params
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.models.backbone import check_files, resolve
 from pipeline.storage.object_store import everywhere
@@ -27,7 +27,7 @@ def load_project() -> tuple[Params, Execution]:
     Raises:
         UserError: a value is wrong; the message names the file and the key.
     """
-    params, execution = load_params(), load_execution()
+    params, (_, execution) = load_params(), load_place()
     _check_batches(params, execution)
     if not in_job():
         check_backbone(params)
@@ -36,9 +36,19 @@ def load_project() -> tuple[Params, Execution]:
             _check_batches(variant.params, execution)
         except UserError as error:
             raise UserError(f"{error} (variant {variant.name!r})") from None
+    return params, execution
+
+
+def load_place() -> tuple[str, Execution]:
+    """`register.name` and execution.yaml: enough for commands that use a registered model.
+
+    Raises:
+        UserError: a value of these is wrong; the message names the file and the key.
+    """
+    name, execution = load_name(), load_execution()
     check_storage(execution, shared=execution.cluster.by_jobs or in_job())
     _check_tracking(execution)
-    return params, execution
+    return name, execution
 
 
 def _check_batches(params: Params, execution: Execution) -> None:

@@ -8,6 +8,7 @@ are computed. Both are read as DVC reads them: with ruamel.yaml, as YAML 1.2. So
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from pipeline.config.execution import EXECUTION_FILE, Execution
 from pipeline.config.messages import explain
 from pipeline.config.objectives import BROKEN
-from pipeline.config.params import PARAMS_FILE, Params
+from pipeline.config.params import MODEL_NAME, PARAMS_FILE, Params
 from pipeline.config.types import Section
 from pipeline.utils.errors import UserError, first_line
 
@@ -34,6 +35,13 @@ def load_params(path: str | Path = PARAMS_FILE) -> Params:
 def parse_params(text: str, where: str) -> Params:
     """Like `load_params`, but from a text; messages call it `where`."""
     return _parse(text, where, Params, {EXECUTION_FILE: Execution})
+
+
+def load_name(path: str | Path = PARAMS_FILE) -> str:
+    """`register.name`; other keys may be wrong, as a failed `dvc exp run --set-param` leaves them. Errors as of `load_params`."""
+    section = read_yaml(Path(path)).get("register")
+    name = section.get("name") if isinstance(section, dict) else None
+    return name if isinstance(name, str) and re.fullmatch(MODEL_NAME, name) else load_params(path).register_.name
 
 
 def load_execution(path: str | Path = EXECUTION_FILE) -> Execution:

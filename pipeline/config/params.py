@@ -18,6 +18,7 @@ from pipeline.config.objectives import ObjectiveParams
 from pipeline.config.types import Commit, Listed, Positive, PositiveFloat, Section, Seeds, Text
 from pipeline.families.family import deciding_metrics, family_named, family_of
 
+MODEL_NAME = r"^[A-Za-z0-9_.-]+$"
 PARAMS_FILE = "params.yaml"
 
 # Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
@@ -205,7 +206,7 @@ class ReportParams(Section):
 class RegisterParams(Section):
     """The MLflow registered model, and the rule by which a version becomes its champion."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: Annotated[str, Field(pattern=MODEL_NAME)]
     """Name of the registered model in MLflow; its history is kept in the registered model NAME.history."""
     metric: Annotated[str, AfterValidator(_deciding), Field(json_schema_extra=_listed)]
     """The metric that decides which seed is registered, and whether a version replaces the champion. pr_auc: entailment against

@@ -104,6 +104,24 @@ def test_storage_that_is_a_file_is_refused(project: Path) -> None:
     assert refusal() == "execution.yaml: cluster.storage: got 'taken/below': taken is a file; name a folder"
 
 
+def test_commands_on_registered_models_run_beside_a_wrong_key_of_training(project: Path) -> None:
+    """As `dvc exp run --set-param train.epochs=-1` leaves it."""
+    put("params.yaml", "epochs: 1", "epochs: -1")
+    assert refusal().startswith("params.yaml: train.epochs: ")
+    said: dict[str, str] = {}
+    for command in ("registry status", "registry history", "ask A B", "encode a.parquet out", "search out text", "serve"):
+        arguments = [sys.executable, "-m", "pipeline.cli", *command.split()]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        said[command] = done.stdout + done.stderr
+        assert said[command].count("\n") <= 1 and "epochs" not in said[command], said
+    assert all("champion" in said[command] for command in ("ask A B", "serve")), said
+    put("params.yaml", "epochs: -1", "epochs: 1")
+    put("params.yaml", "name: gausscse", "name: a/b")
+    with pytest.raises(UserError, match="params.yaml: register.name: "):
+        preflight.load_place()
+
+
 def test_raw_input_that_is_not_there_is_named(project: Path) -> None:
     put("params.yaml", "root: pipeline/data/lexicon/words.json", "root: pipeline/data/lexikon/words.json")
     assert refusal().startswith(

@@ -1,5 +1,4 @@
-"""SNLI's Japanese edition, on rows in its format that are written here: the commands of `gausscse corpora`, presets multilingual and
-jsnli, prepare and tokenize."""
+"""SNLI in Japanese, on rows in its format that are written here; commands of `gausscse corpora`, presets, prepare, tokenize."""
 
 from __future__ import annotations
 
@@ -54,8 +53,15 @@ def backbone(folder: Path, sentences: list[str]) -> Path:
     named = {"bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "sep_token": "</s>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="<unk>", model_max_length=64, **named)
     tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=1, **sizes)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        pad_token_id=1,
+    )
     BertModel(config).save_pretrained(folder)
     return folder
 
