@@ -118,7 +118,7 @@ def test_commands_on_registered_models_run_beside_a_wrong_key_of_training(projec
     assert all("champion" in said[command] for command in ("ask A B", "serve")), said
     put("params.yaml", "epochs: -1", "epochs: 1")
     put("params.yaml", "name: gausscse", "name: a/b")
-    with pytest.raises(UserError, match="params.yaml: register.name: "):
+    with pytest.raises(UserError, match=r"params\.yaml: register\.name: "):
         preflight.load_place()
 
 

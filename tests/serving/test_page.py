@@ -92,7 +92,7 @@ class Page(Opened):
     def rows(self) -> dict[str, str]:
         """The numbers by their words."""
         cells = self.page.locator("#bars tr").evaluate_all("(rows) => rows.map((row) => row.innerText.split('\\t'))")
-        return {words.strip(): numbers[-1].strip() for words, *numbers in cells}
+        return {words.strip(): " ".join(number.strip() for number in numbers).strip() for words, *numbers in cells}
 
     def search(self, query: str, way: str) -> list[str]:
         self.page.fill("#query", query)
@@ -104,15 +104,17 @@ class Page(Opened):
 
 def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server: Server, browser: Browser) -> None:
     encoder = registry.encoder(1)
-    chances = [float(chance) for chance in encoder.relation([A], [B])]
+    chances, turned = ([float(chance) for chance in encoder.relation([a], [b])] for a, b in ((A, B), (B, A)))
     with Page(browser, server) as opened:
         opened.compare(A, B)
         rows = opened.rows()
         expected = dict(zip(RELATIONS, chances, strict=True))
+        # The answer of the other order is in the row that says the same of A and B.
+        other = dict(zip(("reversed", "neutral", "contradiction", "entailment"), turned, strict=True))
         for name, words in WORDS.items():
-            assert rows[words] == f"{100 * expected[name]:.1f} %"
+            assert rows[words] == f"{100 * expected[name]:.1f} % {100 * other[name]:.1f} %"
         best = encoder.decide(A, B)
-        assert opened.text("#verdict") == f"{WORDS[best]} ({100 * expected[best]:.1f} %)."
+        assert opened.text("#verdict").startswith(f"{WORDS[best]} ({100 * expected[best]:.1f} %).")
         for words, first, second in (("A entails B", B, A), ("B entails A", A, B)):
             (sim,) = encoder.similarity([first], [second]).tolist()
             assert float(rows[f"Score of “{words}”"]) == pytest.approx(sim, abs=2e-4)
@@ -123,6 +125,21 @@ def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server
         assert opened.rows()["Score of “A entails B”"] == rows["Score of “B entails A”"]
         assert opened.wrong == []
         assert {url.split("/")[2] for url in opened.asked if not url.startswith("data:")} == {f"127.0.0.1:{server.port}"}
+
+
+def test_answers_that_change_with_the_order_are_called_so(registry: Registry, server: Server, browser: Browser) -> None:
+    encoder = registry.encoder(1)
+    turned: dict[RelationName, RelationName] = {"entailment": "reversed", "reversed": "entailment"}
+    pairs = [(a, b) for a in SENTENCES for b in SENTENCES if a < b]
+    said = [(encoder.decide(a, b), encoder.decide(b, a)) for a, b in pairs]
+    same = [turned.get(back, back) == forth for forth, back in said]
+    with Page(browser, server) as opened:
+        for row in (same.index(True), same.index(False)):
+            opened.compare(*pairs[row])
+            forth, back = said[row]
+            doubt = f"Asked in the other order, it says: {WORDS[turned.get(back, back)]}. Trust neither."
+            assert opened.text("#verdict").startswith(WORDS[forth])
+            assert opened.text("#verdict").endswith(doubt) is not same[row]
 
 
 def test_the_examples_show_what_the_model_says_of_each_right_or_wrong(

@@ -9,6 +9,8 @@ let serving = null;
 const WORDS = {
   entailment: "A entails B", reversed: "B entails A", neutral: "Neither entails the other", contradiction: "A and B contradict each other",
 };
+// What each answer says of the same sentences in the other order.
+const TURNED = { entailment: "reversed", reversed: "entailment", neutral: "neutral", contradiction: "contradiction" };
 // The model whose answers the examples show.
 let shown = "";
 
@@ -129,7 +131,7 @@ async function showExamples() {
   get("examples").hidden = false;
 }
 
-function bar(words, value, text, kind = "") {
+function bar(words, value, text, kind = "", turned = null) {
   const row = document.createElement("tr");
   row.className = kind;
   const head = document.createElement("th");
@@ -138,9 +140,11 @@ function bar(words, value, text, kind = "") {
   const meter = document.createElement("meter");
   meter.value = value;
   meter.setAttribute("aria-label", words);
-  const cells = [document.createElement("td"), document.createElement("td")];
-  cells[0].append(meter);
-  cells[1].textContent = text;
+  const cells = [meter, text, ...(turned === null ? [] : [turned])].map((content) => {
+    const cell = document.createElement("td");
+    cell.append(content);
+    return cell;
+  });
   row.append(head, ...cells);
   return row;
 }
@@ -154,17 +158,19 @@ async function compare() {
   const [encoded, similarity, relation] = await askTogether(() => [
     ["encode", { sentences: [a, b] }],
     ["similarity", { a: [b, a], b: [a, b] }],
-    ...(serving.relation ? [["relation", { premises: [a], hypotheses: [b] }]] : []),
+    ...(serving.relation ? [["relation", { premises: [a, b], hypotheses: [b, a] }]] : []),
   ]);
   // sim(hypothesis‖premise) is the score of "the premise entails the hypothesis".
   const [forward, backward] = similarity.similarity;
   const rows = [];
+  get("orders").hidden = !relation;
   if (relation) {
-    const chances = relation.relation[0];
-    const [best] = relation.label;
-    get("verdict").textContent = `${WORDS[best]} (${percent(chances[best])}).`;
-    get("bars-note").textContent = `${unseen(encoded)}Probabilities by the relation head (blue: one sentence entails the other; grey: neither; orange: they contradict each other); the other numbers are ${serving.similarity}.`;
-    for (const name in WORDS) rows.push(bar(WORDS[name], chances[name], percent(chances[name]), name));
+    const [chances, other] = relation.relation;
+    const [best, turned] = [relation.label[0], TURNED[relation.label[1]]];
+    const differs = best === turned ? "" : ` Asked in the other order, it says: ${WORDS[turned]}. Trust neither.`;
+    get("verdict").textContent = `${WORDS[best]} (${percent(chances[best])}).${differs}`;
+    get("bars-note").textContent = `${unseen(encoded)}Probabilities by the relation head (blue: one sentence entails the other; grey: neither; orange: they contradict each other), asked in both orders; the other numbers are ${serving.similarity}.`;
+    for (const name in WORDS) rows.push(bar(WORDS[name], chances[name], percent(chances[name]), name, percent(other[TURNED[name]])));
   } else if (serving.directed) {
     const [first, second] = forward >= backward ? "AB" : "BA";
     get("verdict").textContent = `If one entails the other, then ${first} entails ${second}.`;
