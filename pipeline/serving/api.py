@@ -23,7 +23,7 @@ from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import FORMULAS
 from pipeline.models.threshold import rule_of
-from pipeline.serving.bodies import Embeddings, Operation, Problem, RelationPairs, Search, SentencePairs, Sentences
+from pipeline.serving.bodies import ANSWERS, Embeddings, Operation, Problem, RelationPairs, Search, SentencePairs, Sentences
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import problem
 from pipeline.serving.limits import Limits, Refusal
@@ -61,6 +61,10 @@ def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, *, 
     app.include_router(router)
     _add_probes(app, champion)
     add_page(app)
+    for path, operations in app.openapi()["paths"].items():
+        for operation in operations.values():
+            if path in ANSWERS:
+                operation["responses"]["200"]["content"]["application/json"]["example"] = ANSWERS[path]
     return app
 
 

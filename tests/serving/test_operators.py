@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from pipeline.families.operations.encoder import Encoder
 from pipeline.serving.batches import Batches
+from pipeline.serving.bodies import ANSWERS
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.replica import Job, Replica
 from tests.operator_encoder import operator_encoder
@@ -34,6 +35,7 @@ def test_operators_and_decoder_are_the_encoders(operator_model: Path, operator: 
     expected: torch.Tensor = getattr(encoder, operator)(*sides.values())
     answer = client.post("/operate", json={"operator": operator, **sides}).json()
     assert (answer["model"], answer["text"]) == ("operators/7", None)
+    assert answer.keys() == ANSWERS["/operate"].keys()
     torch.testing.assert_close(torch.tensor(answer["mean"]), expected, rtol=1e-5, atol=1e-5)
     assert client.get("/health").json()["serving"]["operations"] == ["fuse", "difference", "compress"]
     answer = client.post("/operate", json={"operator": operator, **sides, "write": True}).json()

@@ -107,6 +107,40 @@ def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, enc
     assert (answer["cut"], answer["unknown"]) == (1, 1)
 
 
+def shape(answer: Any) -> Any:
+    """Names and kinds of an answer; of a list, its first item's."""
+    if isinstance(answer, dict):
+        return {name: shape(value) for name, value in answer.items()}
+    return [shape(answer[0])] if isinstance(answer, list) and answer else type(answer).__name__
+
+
+def test_the_examples_of_the_description_are_answers(registry: Registry, encoder: GaussianEncoder, server: Server) -> None:
+    """Each operation has a sentence; its example body is answered, with what its example answer has."""
+    description, compared = server.good("/openapi.json"), 0
+    for path, operations in description["paths"].items():
+        ((method, operation),) = operations.items()
+        assert len(operation["description"].split()) > 2, path
+        content = operation["responses"]["200"]["content"]
+        if path in ("/metrics", "/operate"):
+            continue
+        body = None
+        if method == "post":
+            (reference,) = operation["requestBody"]["content"]["application/json"]["schema"].values()
+            fields = description["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+            body = {name: field["examples"][0] for name, field in fields.items() if "examples" in field}
+            if path == "/v1/embeddings":
+                body["model"] = registry.name
+        expected, got = content["application/json"]["example"], server.good(path, body)
+        if path == "/search":
+            assert got["results"][0][0].pop("note") >= 0
+        if path in ("/encode", "/v1/embeddings", "/health"):
+            # Which numbers a model has, and whether its registry answers, is its own.
+            assert expected.keys() == got.keys()
+        assert shape(expected) == shape(got), path
+        compared += 1
+    assert compared == 10
+
+
 def test_openais_client_gets_the_means(registry: Registry, encoder: GaussianEncoder, server: Server) -> None:
     client, model = openais_client(server), f"{registry.name}/1"
     assert [known.id for known in client.models.list()] == [registry.name, model]
