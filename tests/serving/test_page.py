@@ -33,6 +33,8 @@ TOKEN = "a-token-of-more-than-16"
 A, B = "A dog runs.", "An animal sleeps; <b>nobody</b> sings."
 # Shown as text, or else the test finds a request or an element that must not be.
 MARKUP = '<img src="/nothing" onerror="document.title=1">'
+# The relations of B and A, named as those of A and B.
+ORDER: tuple[RelationName, ...] = ("reversed", "neutral", "contradiction", "entailment")
 WORDS: dict[RelationName, str] = {
     "entailment": "A entails B",
     "reversed": "B entails A",
@@ -110,7 +112,7 @@ def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server
         rows = opened.rows()
         expected = dict(zip(RELATIONS, chances, strict=True))
         # The answer of the other order is in the row that says the same of A and B.
-        other = dict(zip(("reversed", "neutral", "contradiction", "entailment"), turned, strict=True))
+        other = dict(zip(ORDER, turned, strict=True))
         for name, words in WORDS.items():
             assert rows[words] == f"{100 * expected[name]:.1f} % {100 * other[name]:.1f} %"
         best = encoder.decide(A, B)
@@ -129,15 +131,15 @@ def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server
 
 def test_answers_that_change_with_the_order_are_called_so(registry: Registry, server: Server, browser: Browser) -> None:
     encoder = registry.encoder(1)
-    turned: dict[RelationName, RelationName] = {"entailment": "reversed", "reversed": "entailment"}
+    turned = dict(zip(RELATIONS, ORDER, strict=True))
     pairs = [(a, b) for a in SENTENCES for b in SENTENCES if a < b]
     said = [(encoder.decide(a, b), encoder.decide(b, a)) for a, b in pairs]
-    same = [turned.get(back, back) == forth for forth, back in said]
+    same = [turned[back] == forth for forth, back in said]
     with Page(browser, server) as opened:
         for row in (same.index(True), same.index(False)):
             opened.compare(*pairs[row])
             forth, back = said[row]
-            doubt = f"Asked in the other order, it says: {WORDS[turned.get(back, back)]}. Trust neither."
+            doubt = f"Asked in the other order, it says: {WORDS[turned[back]]}. Trust neither."
             assert opened.text("#verdict").startswith(WORDS[forth])
             assert opened.text("#verdict").endswith(doubt) is not same[row]
 
