@@ -133,7 +133,7 @@ def test_answers_that_change_with_the_order_are_called_so(registry: Registry, se
     encoder = registry.encoder(1)
     turned = dict(zip(RELATIONS, ORDER, strict=True))
     pairs = [(a, b) for a in SENTENCES for b in SENTENCES if a < b]
-    said = [(encoder.decide(a, b), encoder.decide(b, a)) for a, b in pairs]
+    said: list[tuple[RelationName, RelationName]] = [(encoder.decide(a, b), encoder.decide(b, a)) for a, b in pairs]
     same = [turned[back] == forth for forth, back in said]
     with Page(browser, server) as opened:
         for row in (same.index(True), same.index(False)):
