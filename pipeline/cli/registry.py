@@ -19,7 +19,7 @@ from pipeline.registry.fetching import serve
 from pipeline.registry.following import VERSION, follow
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import UserError, escaped
 from pipeline.utils.parser import Parser, above_zero
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _parser() -> Parser:
 def _status(tracker: Tracker, name: str) -> None:
     history, repaired, versions = champions.status(tracker, name)
     for line in repaired:
-        print(f"repaired: {line}")
+        print(escaped(f"repaired: {line}"))
     for version in versions:
         number = int(version.version)
         alias = {history.champion: "champion", history.challenger: "challenger"}.get(number, "")
@@ -110,7 +110,8 @@ def _status(tracker: Tracker, name: str) -> None:
         event = history.of(number)
         verdict = f"{event.action}: {event.reason}" if event else f"never compared with the champion: promote {number}"
         shown = f"{float(score):.2f}" if score else "?"
-        print(f"{name} version {number:<4} {alias:<10}  dev {known[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}")
+        line = f"{name} version {number:<4} {alias:<10}  dev {known[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}"
+        print(escaped(line))
 
 
 def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:
@@ -128,7 +129,8 @@ def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:
 def _line(event: Event) -> str:
     time = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     previous = "none" if event.previous is None else str(event.previous)
-    return f"{time}  champion {previous} → {event.champion}  version {event.version} {event.action}: {event.reason}  ({event.by})"
+    change = f"champion {previous} → {event.champion}  version {event.version}"
+    return escaped(f"{time}  {change} {event.action}: {event.reason}  ({event.by})")
 
 
 def _compare(tracker: Tracker, name: str, a: int, b: int, scorer: VersionScorer) -> None:
@@ -141,7 +143,7 @@ def _compare(tracker: Tracker, name: str, a: int, b: int, scorer: VersionScorer)
     for set_name, metrics in differences.items():
         for metric, value in metrics.items():
             print(
-                f"{set_name:<20}{metric:<22}{value.old:>12.2f}{value.new:>12.2f}{value.gain:>+12.2f}"
+                f"{escaped(set_name):<20}{metric:<22}{value.old:>12.2f}{value.new:>12.2f}{value.gain:>+12.2f}"
                 f"{value.low:>+9.2f}{value.high:>+9.2f}"
             )
 
@@ -150,4 +152,4 @@ def _tell(history: History) -> None:
     event = history.events[-1]
     print(_line(event))
     if event.decision and event.decision.get("warning"):
-        print(event.decision["warning"])
+        print(escaped(str(event.decision["warning"])))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray._private import state
+from ray._private import ray_constants, state
 from ray._private.utils import get_num_cpus, get_used_memory
 from ray._raylet import AuthenticationTokenLoader, PlacementGroupID
 from ray.util.placement_group import PlacementGroup
@@ -61,6 +61,14 @@ def actor_manager() -> tuple[Any, Any]:
 def attempt_of_task() -> int:
     """The number of this attempt at the task that runs in this process, from 0; the runtime context lacks it."""
     return ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number()
+
+
+def listen_to_others(whether: bool) -> None:
+    """Whether a Ray that this process starts or joins listens to other machines; if not, it gets the address 127.0.0.1.
+
+    Ray has this only as an environment variable for macOS and Windows. `ray.init` turns an address of 127.0.0.1 into another one.
+    """
+    ray_constants.ENABLE_RAY_CLUSTER = whether
 
 
 def forget_token() -> None:

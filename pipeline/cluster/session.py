@@ -23,10 +23,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.cluster.failures import one_line, reason_of
 from pipeline.cluster.package import PACKAGE, pack
-from pipeline.cluster.ray_private import allowed_cores, forget_token
+from pipeline.cluster.ray_private import allowed_cores, forget_token, listen_to_others
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import in_job, inputs_of, installed
-from pipeline.storage.object_store import share
+from pipeline.storage.object_store import private_folder, share
 from pipeline.utils.errors import RunError, UserError, last_line
 from pipeline.utils.logs import log
 
@@ -154,13 +154,16 @@ def _environment(params: ClusterParams) -> dict[str, str]:
 
 
 def _start(params: ClusterParams) -> None:
-    # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
-    # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
+    # Ray runs whatever it is sent, and other users of this machine reach its ports. So a private cluster accepts nothing without
+    # a secret that only its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.) Its
+    # ports for metrics ask for none, and its folders are everybody's; hence no other interface, and a folder of ours around them.
     os.environ["RAY_AUTH_TOKEN"] = _OWN_TOKEN
     # This process may have asked a cluster before, with another token or none.
     forget_token()
+    listen_to_others(False)
     try:
         ray.init(
+            _temp_dir=None if "RAY_TMPDIR" in os.environ else str(private_folder() / "ray"),
             num_cpus=max(_machine_cores(), math.ceil(params.workers * params.reserved_cpus)),
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
@@ -181,6 +184,7 @@ def _start(params: ClusterParams) -> None:
 def _join(params: ClusterParams, env: dict[str, str]) -> None:
     # Ray sets the variable in the driver of a job.
     address = os.environ["RAY_ADDRESS"] if in_job() else params.address
+    listen_to_others(True)
     try:
         with TemporaryDirectory(prefix="gausscse-") as temporary:
             code: dict[str, str] = {}

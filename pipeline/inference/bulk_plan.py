@@ -211,11 +211,12 @@ def begin(plan: Plan, out: str, *, update: bool = False) -> list[Done]:
         UserError: `out` belongs to another plan and is not to be updated, or contains other files.
     """
     place = Place.open(out, Path.cwd())
-    names, text, current = place.names(), place.read(PLAN), plan.to_json()
-    if text is None and names:
+    names, recorded, current = place.names(), _object(place, PLAN), plan.to_json()
+    if recorded is None and names:
         raise UserError(f"{place.name}: {min(names)} is in this folder already; name a new folder")
-    recorded = json.loads(text or "{}")
-    if recorded.get("digest") != plan.digest:
+    if recorded == {} and not update:
+        raise UserError(f"{place.name}/{PLAN}: is damaged; add --update, which encodes again what does not fit")
+    if recorded is None or recorded.get("digest") != plan.digest:
         if recorded and not update:
             different = ", ".join(name for name in current if recorded.get(name) != current[name])
             raise UserError(
@@ -225,10 +226,10 @@ def begin(plan: Plan, out: str, *, update: bool = False) -> list[Done]:
         place.write(PLAN, json_text({"digest": plan.digest, **current}))
     finished: list[Done] = []
     for part in plan.parts:
-        record = place.read(part.record) if {part.name, part.record} <= names else None
-        if record is None or json.loads(record).get("key") != plan.key(part):
+        record = _object(place, part.record) if {part.name, part.record} <= names else None
+        if not record or record.get("key") != plan.key(part):
             continue
-        done = Done(**json.loads(record))
+        done = Done(**record)
         # Two runs at once may have left the record of one and the file of the other.
         if not update or sha256(place.read_bytes(part.name) or b"").hexdigest() == done.sha256:
             finished.append(done)
@@ -267,9 +268,19 @@ def check_plan(place: Place, plan: Plan) -> None:
     Raises:
         UserError: another run has begun to write into it.
     """
-    text = place.read(PLAN)
-    if text is None or json.loads(text).get("digest") != plan.digest:
+    if (_object(place, PLAN) or {}).get("digest") != plan.digest:
         raise UserError(f"{place.name}: another run has begun to write into this folder, so this one ends")
+
+
+def _object(place: Place, name: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None without the file, and {} for a file that was cut, for example by a power failure."""
+    if (text := place.read(name)) is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> UserError:

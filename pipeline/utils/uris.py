@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import urlsplit
+import re
+from urllib.parse import unquote, urlsplit
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 
+_SECRET = re.compile("pass|pwd|secret|token|credential|signature|(api|access|account|shared)_?key", re.IGNORECASE)
 _EXAMPLES = "write http://host:port, sqlite:////absolute/path/mlflow.db or the URI of another database"
 
 
@@ -30,9 +32,19 @@ def uri_fault(uri: str) -> str | None:
 
 
 def without_password(uri: str) -> str:
-    """The URI without user:password@."""
+    """The URI without user:password@, and with *** in place of a password in its query."""
     scheme, mark, rest = uri.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else uri
+    if not mark:
+        return uri
+    place, asked, query = rest.partition("?")
+    if "@" in query:
+        # Which part a ? or @ of a password belongs to is not clear.
+        return f"{scheme}://***"
+    fields = [
+        f"{name}{equals}***" if equals and _SECRET.search(unquote(name)) else f"{name}{equals}{value}"
+        for name, equals, value in (field.partition("=") for field in re.split("([&;])", query))
+    ]
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{asked}{''.join(fields)}"
 
 
 def uri_of_environment() -> str | None:

@@ -245,7 +245,10 @@ STORAGE, URI = "cluster.storage", "tracking.uri"
             "execution.yaml: cluster.storage: contains a password or key; leave",
         ),
         ("stages.tune", {URI: None}, "execution.yaml: tracking.uri: is null, which a job on a cluster cannot write to; name the"),
-        ("stages.tune", {URI: "https://me:secret@mlflow:5000"}, "execution.yaml: tracking.uri: contains a password, which Ray"),
+        *(
+            ("stages.tune", {URI: uri}, "execution.yaml: tracking.uri: contains a password, which Ray")
+            for uri in ("https://me:secret@mlflow:5000", "postgresql://db/x?user=me&PassWord=secret&sslmode=require")
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_one_line(project: Path, command: str, keys: dict[str, str | None], line: str) -> None:

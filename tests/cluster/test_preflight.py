@@ -15,6 +15,7 @@ from pipeline.cli import check
 from pipeline.cluster import preflight
 from pipeline.config.load import load_params
 from pipeline.utils.errors import UserError
+from pipeline.utils.uris import without_password
 from tests.conftest import PLAIN, ROOT
 
 
@@ -96,6 +97,31 @@ def test_a_wrong_tracking_address_of_the_environment_is_named_as_that(
     assert refusal().startswith(f"the environment variable MLFLOW_TRACKING_URI: got {uri!r}: {said}")
     put("execution.yaml", "uri: null", f"uri: {uri!r}")
     assert refusal().startswith(f"execution.yaml: tracking.uri: got {uri!r}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://h/db?user=u&password=p&sslmode=require", "postgresql://h/db?user=u&password=***&sslmode=require"),
+        ("postgresql://u:p@h/db?sslmode=require", "postgresql://h/db?sslmode=require"),
+        ("mysql://h/db?charset=utf8;p%61ssword=p", "mysql://h/db?charset=utf8;p%61ssword=***"),
+        ("s3://b/k?endpoint_override=h&secret_key=p&access_key=p", "s3://b/k?endpoint_override=h&secret_key=***&access_key=***"),
+        # A ? or @ in a password.
+        ("http://u:p?p@h", "http://***"),
+        ("postgresql://h/db?password=p@p", "postgresql://***"),
+        ("sqlite:////a/b.db", "sqlite:////a/b.db"),
+    ],
+)
+def test_no_part_of_a_password_is_shown(uri: str, shown: str) -> None:
+    assert without_password(uri) == shown
+
+
+def test_an_empty_lock_file_is_one_line(project: Path) -> None:
+    for content in (b"", b"\0" * 512, b"\n"):
+        Path("dvc.lock").write_bytes(content)
+        assert refusal().startswith("dvc.lock: is empty, as a power failure leaves it; get it back (`git checkout dvc.lock`)")
+    Path("dvc.lock").write_text("schema: '2.0'\nstages: {}\n", encoding="utf-8")
+    check.main()
 
 
 def test_storage_that_is_a_file_is_refused(project: Path) -> None:

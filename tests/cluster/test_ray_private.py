@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import ray
+from ray._private import worker
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
 from ray._private.runtime_env import packaging
 from ray._private.worker import get_dashboard_url
@@ -24,6 +28,7 @@ from pipeline.cluster.jobs import _client
 from pipeline.cluster.session import Session, session
 from pipeline.cluster.worker_group import free_url, interface_with
 from pipeline.config.load import load_execution
+from pipeline.storage.object_store import private_folder
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.gates import wait_for
@@ -48,6 +53,28 @@ def test_no_node_is_leaving_and_what_is_free_of_it_is_what_nobody_uses(on: Sessi
     ray.get(busy.ready.remote())
     wait_for(lambda: ray_private.free_on_nodes()[node].get("CPU", 0) == total - 1, 60, "a core is used")
     ray.kill(busy)
+
+
+def test_a_private_ray_is_out_of_reach_of_others(on: Session) -> None:
+    def listening() -> dict[str, set[str]]:
+        """Of each process of this Ray that listens to TCP, the addresses."""
+        found: dict[str, set[str]] = {}
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                places = {one.laddr.ip for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+                if places:
+                    found[" ".join(process.cmdline())] = places
+        return found
+
+    # The ports for metrics among them, which ask for no token.
+    expected = {"gcs_server", "monitor.py", "DashboardAgent"}
+    wait_for(lambda: expected == set(re.findall("|".join(expected), " ".join(listening()))), 60, "all listen")
+    for command, places in listening().items():
+        assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, command
+    node: Any = worker._global_node
+    folder = Path(node.get_session_dir_path())
+    assert private_folder() in folder.parents
+    assert private_folder().stat().st_mode & 0o077 == 0
 
 
 def test_the_token_is_read_again(on: Session, monkeypatch: pytest.MonkeyPatch) -> None:

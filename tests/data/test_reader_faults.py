@@ -7,6 +7,8 @@ import gzip
 import io
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -20,6 +22,7 @@ from pipeline.config.data_params import FileSpec, StsSpec
 from pipeline.data.readers import open_pairs
 from pipeline.families.text.documents import read_documents
 from pipeline.utils.errors import UserError
+from tests.copies import ROOT
 
 H = b"premise,hypothesis,label\n"
 GOOD = H + b"A fox runs.,An animal moves.,entailment\n" * 40
@@ -176,6 +179,32 @@ LATIN = pa.Array.from_buffers(pa.string(), 3, pa.array([b"A fox.", b"caf\xe9", b
 )
 def test_a_fault_of_a_parquet_column(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
     pq.write_table(pa.table(ROWS | columns), tmp_path / "f.parquet", row_group_size=1)
+    assert said in error_of(tmp_path, "f.parquet")
+
+
+@pytest.mark.parametrize("written", [{}, {"use_dictionary": False, "column_encoding": {"premise": "DELTA_BYTE_ARRAY"}}])
+def test_a_small_file_of_much_text_takes_little_memory(tmp_path: Path, written: dict[str, Any]) -> None:
+    """90 MB of text in a few kB: as a dictionary of one text, and as rows that repeat the one before."""
+    many = {"premise": ["a " * 45_000] * 1000, "hypothesis": [f"b {row}" for row in range(1000)], "label": ["neutral"] * 1000}
+    pq.write_table(pa.table(many), tmp_path / "f.parquet", **written)
+    assert (tmp_path / "f.parquet").stat().st_size < 300_000
+    program = (
+        "import sys, pathlib, pyarrow\n"
+        "from pipeline.config.data_params import FileSpec\n"
+        "from pipeline.data.readers import open_pairs\n"
+        "seen = [len(text) for rows in open_pairs(pathlib.Path(sys.argv[1]), FileSpec(path='f.parquet')) for text in "
+        "rows['premise'].to_pylist()]\n"
+        "print(len(seen), min(seen), pyarrow.default_memory_pool().max_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT)
+    rows, shortest, most = map(int, done.stdout.split())
+    assert (rows, shortest) == (1000, 89_999)
+    assert most < 60_000_000
+
+
+def test_a_text_that_no_model_reads_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table(ROWS | {"hypothesis": ["x" * 100_001, "y", "z"]}), tmp_path / "f.parquet")
+    said = "row 1: column 'hypothesis' has 100,001 characters; a sentence has at most 100,000"
     assert said in error_of(tmp_path, "f.parquet")
 
 

@@ -77,3 +77,12 @@ def test_a_refused_command_is_one_line(registered: Path, run: Run, arguments: li
     assert code == 2
     assert err.startswith('error: promote: --force and --reason "…" go together')
     assert err.count("\n") == 1
+
+
+def test_what_somebody_wrote_into_the_registry_does_nothing_to_the_terminal(registered: Path, run: Run) -> None:
+    reason = "\x1b]0;title\x07\x1b[2J\ngausscse version 9 champion\u202e"
+    for command in (["rollback", "--reason", reason], ["status"], ["history"]):
+        code, out, err = run(registered, *command)
+        assert (code, err) == (0, "")
+        assert r"\x1b]0;title\x07\x1b[2J\ngausscse version 9 champion\u202e" in out
+        assert not {"\x1b", "\x07", "\u202e"} & {*out}

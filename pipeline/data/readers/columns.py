@@ -20,6 +20,7 @@ from pipeline.utils.errors import UserError
 
 SOURCE = "source"
 """A column of text whose values are added to the `source` of the rows."""
+_MOST_CHARACTERS = 100_000
 _NUMBER = r"^[+-]?([0-9][0-9.,]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SCORE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -194,8 +195,17 @@ class Columns:
         return text
 
     def sentence(self, block: Block, column: str) -> pa.Array:
-        """(n,) string, stripped."""
+        """(n,) string, stripped.
+
+        Raises:
+            UserError: as for `text`; or one is too long to be a sentence.
+        """
         text = stripped(self.text(block, column))
+        if (row := _first(pc.greater(pc.utf8_length(text), _MOST_CHARACTERS))) is not None:
+            raise UserError(
+                f"{self.name}: {block.place(row)}: column {column!r} has {len(text[row].as_py()):,} characters; a sentence has "
+                f"at most {_MOST_CHARACTERS:,}, and a model reads a few hundred tokens of it; shorten the text"
+            )
         first = self._numbers.get(column, "")
         if first is not None and len(filled := text.filter(pc.not_equal(text, ""))):
             only_numbers = pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.config.data_params import NO_FORM, TableSpec
@@ -15,6 +18,7 @@ from pipeline.data.readers.opening import byte_blocks, detect, head, locate, ste
 from pipeline.data.readers.row_blocks import Block, Table
 from pipeline.data.readers.text_tables import csv_table, json_table
 from pipeline.data.schema import BATCH_ROWS
+from pipeline.data.text_column import is_text
 from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.file_kinds import other_kind_of
 
@@ -48,27 +52,62 @@ def open_parquet_source(name: str, full: Path) -> pq.ParquetFile:
     with _parquet_faults(name):
         if (kind := other_kind_of(full)) is not None:
             raise UserError(f"{name}: is {kind}")
-        # With a buffer, so that a large column chunk is not read into memory completely.
-        return pq.ParquetFile(full, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True)
+        metadata = pq.read_metadata(full)
+        schema, shared = metadata.schema.to_arrow_schema(), _sharing(metadata)
+        # With a buffer, so that a large column chunk is not read into memory completely. As dictionaries, because a few bytes can
+        # stand for a long text in each of a million rows.
+        return pq.ParquetFile(
+            full,
+            metadata=metadata,
+            read_dictionary=[one.name for one in schema if one.type in (pa.string(), pa.binary()) and one.name not in shared],
+            buffer_size=_READ_BYTES,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
 
 
 def _parquet_table(name: str, full: Path) -> Table:
     file = open_parquet_source(name, full)
     metadata = file.metadata
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    # Fewer rows a batch if they are long.
-    batch_rows = max(1, min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1)))
+    # Fewer rows a batch if they are long, or may be: in this encoding, a row has all that is new of it since the one before.
+    longest = max(_sharing(metadata).values(), default=1)
+    batch_rows = min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1), _BATCH_BYTES // longest)
 
     def blocks(wanted: Sequence[str]) -> Iterator[Block]:
         before = 0
         with _parquet_faults(name):
-            for batch in file.iter_batches(batch_rows, columns=list(wanted)):
-                yield Block(columns={column: batch.column(column) for column in wanted}, rows=batch.num_rows, before=before)
-                before += batch.num_rows
+            for batch in file.iter_batches(max(1, batch_rows), columns=list(wanted)):
+                for part in _parts(batch):
+                    yield Block(columns={column: part.column(column) for column in wanted}, rows=part.num_rows, before=before)
+                    before += part.num_rows
         if before != metadata.num_rows:
             raise UserError(f"{name}: has {before} rows where its index says {metadata.num_rows}; write it again")
 
     return Table(columns=file.schema_arrow.names, blocks=blocks)
+
+
+def _sharing(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Columns whose rows hold only what is new since the row before, and the most bytes that such a row can have."""
+    found: dict[str, int] = {}
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if "DELTA_BYTE_ARRAY" in column.encodings:
+                name = column.path_in_schema
+                found[name] = max(found.get(name, 1), column.total_uncompressed_size)
+    return found
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in slices whose text has about `_BATCH_BYTES` once each row holds its own."""
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type) and is_text(column.type):
+            lengths = pc.binary_length(column.dictionary.cast(pa.large_binary()))
+            sizes += pc.fill_null(lengths.take(column.indices), 0).to_numpy(zero_copy_only=False)
+    ends = np.flatnonzero(np.diff(np.cumsum(sizes) // _BATCH_BYTES)) + 1
+    for start, stop in pairwise([0, *ends.tolist(), batch.num_rows]):
+        yield batch.slice(start, stop - start)
 
 
 @contextmanager

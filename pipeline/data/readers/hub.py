@@ -164,7 +164,7 @@ def _from_folder(folder: Path, spec: HubSpec) -> Table:
             raise UserError(f"{spec.name}: README.md names {file}, which is outside the folder; move it there")
         name = f"{spec.name} ({file.relative_to(base)})"
         if file.suffix == ".parquet":
-            schemas[name] = open_parquet_source(name, file).schema_arrow
+            schemas[name] = open_parquet_source(name, file).metadata.schema.to_arrow_schema()
         elif {".csv", ".tsv", ".jsonl"} & {*file.suffixes}:
             # Their values have no types yet.
             columns = open_table(folder, str(file.relative_to(base))).columns
