@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.models.encoder import GaussianEncoder
 from tests.conftest import ROOT, copy_project
+from tests.notebooks import changes
 from tests.stages.running import repro, set_keys
 
 # No fault, but it takes minutes.
@@ -58,7 +59,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy2(ROOT / "params.yaml", root)
     simcse = {"objective.name": "simcse", "model.relation_head": "none"}
     set_keys(root, {"tune.learning_rates": [1.0e-4], "train.seeds": [1], "experiments.variants": {"simcse": simcse}})
-    repro(root, "evaluate", "experiment")
+    repro(root, "register", "experiment")
     return root
 
 
@@ -107,3 +108,8 @@ def test_its_answers_on_everyday_sentences_are_sensible(encoder: GaussianEncoder
     direction = encoder.direction([premise[row] for row in entailed], [hypothesis[row] for row in entailed])
     assert int((direction > 0).sum()) >= 14
     assert sum(yes and gold == "E" for yes, gold in zip(said, label, strict=True)) >= 4
+
+
+def test_the_gallery_runs_with_it(project: Path) -> None:
+    changed = changes("gallery.ipynb", project)
+    assert not changed, "\n\n".join(changed)

@@ -1,4 +1,5 @@
 """docs/usage.md and docs/tutorials: their commands are run in one shell, and what they print is held against what the page shows.
+So is the notebook of own pairs; test_default_model.py runs the gallery.
 
 tests/cluster/test_tutorial.py runs the one that needs several hosts.
 """
@@ -12,6 +13,7 @@ import pytest
 
 from tests.console import Shown, differences, free_port, shell, shown, user_environment
 from tests.copies import ROOT, copy_project
+from tests.notebooks import changes
 
 curl = pytest.mark.skipif(shutil.which("curl") is None, reason="a page uses curl")
 PAGE = ROOT / "docs/usage.md"
@@ -33,6 +35,13 @@ def test_a_tutorial_goes_as_its_page_says(name: str, tmp_path: Path) -> None:
 
         wrong = differences(ROOT / f"docs/tutorials/{name}.md", project, run, {PORT: str(free_port())})
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.faults
+@pytest.mark.weekly
+def test_the_notebook_of_own_pairs_prints_what_is_committed(tmp_path: Path) -> None:
+    changed = changes("own-pairs.ipynb", copy_project(tmp_path / "project", ROOT / "params.yaml"))
+    assert not changed, "\n\n".join(changed)
 
 
 @pytest.fixture(scope="module")
