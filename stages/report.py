@@ -12,7 +12,20 @@ from typing import Any
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.params import Params
-from pipeline.config.paths import DEV_TOKENS, EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TEST_TOKENS, TRAIN, TUNE
+from pipeline.config.paths import (
+    DEV_TOKENS,
+    EVALUATE,
+    EXPERIMENTS,
+    PREPARED,
+    PROFILE,
+    REGISTER,
+    REPORT,
+    TEST_TOKENS,
+    TRAIN,
+    TRAIN_TOKENS,
+    TUNE,
+)
+from pipeline.data.token_store import MANIFEST
 from pipeline.identity.digests import PACKAGE
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json, write_directory
 from pipeline.utils.errors import run_stage
@@ -21,6 +34,7 @@ from pipeline.utils.logs import log
 _MADE_FROM = (
     PREPARED / "dev",
     PREPARED / "tests",
+    TRAIN_TOKENS / MANIFEST,
     DEV_TOKENS,
     TEST_TOKENS,
     PROFILE,
