@@ -25,9 +25,8 @@ NONE = "–"
 """Shown where a number is missing or not defined."""
 
 COLOURS = ("#0072b2", "#c44e00", "#007f5c", "#a33b7d", "#806000", "#5a4fcf", "#2f2f2f", "#5d8090")
-_BASELINES = ("#a9adb3", "#c9a227", "#8c6bb1", "#7fb3a6", "#b98b73", "#d98ca6")
-"""Paler than those of recipes; figures also give them a pattern."""
-_PATTERNS = ("/", "x", ".", "|", "-", "\\")
+_BASELINES = ("#a9adb3", "/"), ("#c9a227", "x"), ("#8c6bb1", "."), ("#7fb3a6", "|"), ("#b98b73", "-"), ("#d98ca6", "\\")
+"""Colours and patterns; the colours are paler than those of recipes."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon")
 _MOST_POINTS = 200
@@ -108,20 +107,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines that a reader must not overlook, each with the same word before it, such as "Warning"."""
+    """Lines that a reader must not overlook, each with the same word before it, such as "Warning". "Verdict" opens the page."""
 
     word: str
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The sentence that the page opens with."""
-
-    text: str
-
-
-Block = str | Verdict | Lines | Table | tuple[Table, ...] | tuple[Figure, ...]
+Block = str | Lines | Table | tuple[Table, ...] | tuple[Figure, ...]
 """A string is a paragraph. Those of a tuple are side by side, or one above the other where the page is narrow."""
 
 
@@ -201,8 +193,8 @@ def look(number: int) -> dict[str, Any]:
 
 def baseline_marker(number: int) -> dict[str, Any]:
     """The colour and pattern of a baseline's bars, by its number; they differ without colour, too."""
-    pattern = {"shape": _PATTERNS[number % len(_PATTERNS)], "fgcolor": "#fff", "fillmode": "overlay", "size": 6}
-    return {"color": _BASELINES[number % len(_BASELINES)], "pattern": pattern}
+    colour, shape = _BASELINES[number % len(_BASELINES)]
+    return {"color": colour, "pattern": {"shape": shape, "fgcolor": "#fff", "fillmode": "overlay", "size": 6}}
 
 
 def escape(name: str) -> str:
@@ -299,10 +291,8 @@ def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
 def _markdown(block: Block) -> list[str]:
     if isinstance(block, str):
         return [_escaped(block), ""]
-    if isinstance(block, Verdict):
-        return [f"**{_escaped(block.text)}**", ""]
     if isinstance(block, Lines):
-        return [*(f"- **{_escaped(block.word)}:** {_escaped(line)}" for line in block.lines), ""]
+        return [*(f"- **{_escaped(block.word)}:** {_escaped(line)}" for line in block.lines), *[""] * bool(block.lines)]
     if isinstance(block, tuple):
         return [line for one in block if isinstance(one, Table) for line in _markdown(one)]
     if block.folded:

@@ -18,18 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, TypeAdapter
 
 from pipeline.config.params import Params
-from pipeline.config.paths import (
-    DEV_TOKENS,
-    EVALUATE,
-    EXPERIMENTS,
-    PREPARED,
-    PROFILE,
-    REGISTER,
-    TEST_TOKENS,
-    TRAIN,
-    TRAIN_TOKENS,
-    TUNE,
-)
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TOKENS, TRAIN, TUNE
 from pipeline.data.decision import EntailmentIf
 from pipeline.data.token_store import MANIFEST
 from pipeline.families.family import dev_sets
@@ -173,7 +162,7 @@ def read_results(params: Params, shown: Mapping[str, Any], root: Path) -> Result
         UserError: a file is missing or damaged.
     """
     profile = read_json(root / PROFILE)
-    stores = [read_json(root / store / MANIFEST) for store in (TRAIN_TOKENS, DEV_TOKENS, TEST_TOKENS)]
+    stores = [read_json(root / TOKENS / store / MANIFEST) for store in ("train", "dev", "tests")]
     return Results(
         recipes=(
             *_recipes(root / TUNE, root / TRAIN, root / EVALUATE),

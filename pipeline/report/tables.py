@@ -121,13 +121,12 @@ def _known(results: Results, measures: Iterable[Measure]) -> list[Measure]:
 def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[page.Figure], list[page.Table]]:
     """The headlines of all families: a figure for each, and a table of all."""
     shown = [headline for headline in headlines if _known(results, headline.measures)]
-    names = list(dict.fromkeys(name for headline in shown for name, row in headline.baselines.items() if row))
-    height = 110 + 15 * max((len(one.measures) * len([*results.recipes, *one.baselines]) for one in shown), default=0)
-    figures = [_bars(results, headline, f"headline-{k}", names, height) for k, headline in enumerate(shown)]
     measures = [replace(m, heading=f"{headline.title}: {m.heading}") for headline in shown for m in headline.measures]
     baselines: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
-    for name, row in (item for headline in shown for item in headline.baselines.items()):
+    for name, row in (item for headline in shown for item in headline.baselines.items() if item[1]):
         baselines[name].update(row)
+    height = 110 + 15 * max((len(one.measures) * len([*results.recipes, *one.baselines]) for one in shown), default=0)
+    figures = [_bars(results, headline, f"headline-{k}", [*baselines], height) for k, headline in enumerate(shown)]
     return figures, results_table(results, "headlines", "Headlines", "Percent.", measures, baselines)
 
 
@@ -135,7 +134,7 @@ def _bars(results: Results, headline: Headline, id: str, names: Sequence[str], h
     """A group of bars for each set, a bar for each recipe and baseline. `names` has the baselines of all such figures, in which
     each looks the same."""
     measures = _known(results, headline.measures)
-    rows: list[tuple[str, page.Trace, dict[str, Mapping[str, float]]]] = []
+    rows: list[tuple[str, page.Trace, Mapping[str, Mapping[str, float]]]] = []
     for k, recipe in enumerate(results.recipes):
         points = {m.heading: page.over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
         rows.append((recipe.name, {"color": page.look(k)["marker"]["color"]}, points))
@@ -150,9 +149,8 @@ def _bars(results: Results, headline: Headline, id: str, names: Sequence[str], h
         about = {"name": page.escape(name), "marker": marker, "x": [round(point["mean"], 4) for point in points.values()], "y": y}
         sd = [point.get("sd", 0.0) for point in points.values()]
         about |= {"error_x": {"array": sd, "thickness": 1.5}} if any(sd) else {}
-        words = {"texttemplate": "\u2003%{x:.1f}", "textposition": "outside", "cliponaxis": False}
-        hover = {"hovertemplate": "%{x:.1f}<extra>%{fullData.name}</extra>"}
-        traces += [{"type": "bar", "orientation": "h", **about, **words, **hover}] if points else []
+        about |= {"hovertemplate": "%{x:.1f}<extra>%{fullData.name}</extra>", "texttemplate": "\u2003%{x:.1f}"}
+        traces += [{"type": "bar", "orientation": "h", "textposition": "outside", "cliponaxis": False, **about}] if points else []
     caption = "Of a recipe, the mean over its seeds; lines at the ends: one standard deviation."
     # Plotly draws the first category, and the first bar of a group, at the bottom.
     x, y = {"ticksuffix": " %", "range": [0, 100]}, {"autorange": "reversed"}

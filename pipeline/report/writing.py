@@ -19,8 +19,8 @@ from pipeline.trials.progress_log import duration
 from pipeline.trials.trial import score_label
 
 _SELECTION = (
-    "A selection score is measured in training, on the development set, by the similarity alone; it selects steps and points of "
-    "the grid, and is not the dev figure of a finished model."
+    "A selection score is measured in training, on the development set, before any relation head; it selects steps and points of "
+    "the grid. The dev figure is that of the finished model."
 )
 HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
 
@@ -53,17 +53,14 @@ def _sections(results: Results, series: Path, found: Sequence[Difference]) -> li
     figures, headlines = opening(results, every)
     # As stage register chose it.
     seed = max(results.main.per_seed, key=lambda seed: results.main.per_seed[seed][decides.dev][registered["metric"]])
-    blocks: list[page.Block] = [page.Verdict(text) for one in every if (text := _verdict(results, one, seed))][:1]
-    blocks.append(_decision(registered, len(results.main.seeds)))
+    verdicts = [text for one in every if (text := _verdict(results, one, seed))]
+    blocks: list[page.Block] = [page.Lines("Verdict", tuple(verdicts[:1])), _decision(registered, len(results.main.seeds))]
     blocks += [block for one in shown if (champion := getattr(one, "champion", None)) for block in champion(results, seed)]
-    for word, lines in (("Try next", _next_steps(results)), ("Warning", warnings(results.profile))):
-        blocks += [page.Lines(word, tuple(lines))] if lines else []
+    blocks += [page.Lines("Try next", _next_steps(results)), page.Lines("Warning", tuple(warnings(results.profile)))]
     return [
         page.Section("summary", "In short", (*blocks, *([tuple(figures)] if figures else []), *headlines)),
         _registered(registered),
-        page.Section(
-            "recipes", "Recipes", (*_recipes(recipes, registered["metric"]), *differences.table(found), *_failures(recipes))
-        ),
+        page.Section("recipes", "Recipes", (*_recipes(results), *differences.table(found), *_failures(recipes))),
         # Of every family: dvc.yaml names the files of their points.
         *(section for family in families() for section in part(family, "report").sections(results, series)),
         _grids(recipes),
@@ -83,7 +80,8 @@ def _decision(registered: Mapping[str, Any], seeds: int) -> str:
     """Its development figure, and why it is what it is."""
     score = f"dev {deciding_metrics()[registered['metric']]} {page.percent(registered['dev_score'], 2)}"
     chosen = f", the highest of {seeds} seeds" if seeds > 1 else ""
-    return f"It has {score}{chosen}. Why it is {registered['alias'] or 'neither'}: {registered['reason']}."
+    back = f" To make it champion again: {registered['rollback']}" if registered.get("rollback") else ""
+    return f"It has {score}{chosen}. Why it is {registered['alias'] or 'neither'}: {registered['reason']}.{back}"
 
 
 def _verdict(results: Results, headline: Headline, seed: int) -> str:
@@ -112,7 +110,7 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _next_steps(results: Results) -> list[str]:
+def _next_steps(results: Results) -> tuple[str, ...]:
     """The changes that the results suggest to try next."""
     main, tune = results.main, results.params.get("tune", {})
     steps: list[str] = []
@@ -133,7 +131,7 @@ def _next_steps(results: Results) -> list[str]:
         longest = f"model.max_length: {results.params['model']['max_length']}"
         share = page.share(100 * cut / sentences)
         steps.append(f"{cut:,} of {sentences:,} sentences ({share}) are cut, since they are longer than {longest}: raise it")
-    return steps
+    return tuple(steps)
 
 
 def _objective(recipe: Recipe) -> str:
@@ -141,18 +139,8 @@ def _objective(recipe: Recipe) -> str:
 
 
 def _registered(registered: Mapping[str, Any]) -> page.Section:
-    """The registry's decision, and the conditions of its rule one by one."""
-    metric, before = deciding_metrics()[registered["metric"]], registered["previous_champion_score"]
-    rows = {
-        "model": f"{registered['name']} version {registered['version']} ({registered['model_uri']})",
-        "alias": str(registered["alias"] or "none"),
-        "why": str(registered["reason"]),
-        f"dev {metric} of this version": page.percent(registered["dev_score"], 2),
-        **({f"{metric} of the champion before, on the promotion part": page.percent(before, 2)} if before is not None else {}),
-        "champion now": f"version {registered['champion_version']}",
-        **({"to make this version champion again": registered["rollback"]} if registered.get("rollback") else {}),
-    }
-    about = f"The version is the best seed of the main recipe by dev {metric}; variants are compared, not registered."
+    """The model, and the conditions of the registry's rule one by one."""
+    about = f"The best seed of the main recipe is {registered['model_uri']}; variants are compared, not registered."
     decision = registered["decision"] or {}
     columns = {
         "condition": lambda check: check["name"],
@@ -161,15 +149,11 @@ def _registered(registered: Mapping[str, Any]) -> page.Section:
     }
     caption = f"Compared with version {decision.get('champion')}, on the same pairs, scored by the same code."
     checks = page.table("registered-checks", "The rule, condition by condition", caption, columns, decision.get("checks", ()))
-    about = page.table("registered-table", "The registry's decision", about, _of_pairs("", "decision"), rows.items())
-    return page.Section("registered", "What was registered, and why", (*about, *checks))
+    return page.Section("registered", "What was registered, and why", (about, *checks))
 
 
-def _of_pairs(key: str, value: str) -> dict[str, Callable[[tuple[str, object]], object]]:
-    return {key: itemgetter(0), value: itemgetter(1)}
-
-
-def _recipes(recipes: Iterable[Recipe], metric: str) -> list[page.Table]:
+def _recipes(results: Results) -> list[page.Table]:
+    metric = results.registered["metric"]
     columns: dict[str, Callable[[Recipe], object]] = {
         "recipe": lambda r: r.name,
         "objective": _objective,
@@ -184,7 +168,7 @@ def _recipes(recipes: Iterable[Recipe], metric: str) -> list[page.Table]:
         "The main recipe is params.yaml; a variant differs in the keys named. Learning rate and batch size are those that its "
         "grid chose. The figure on the development set is that of stage evaluate, mean ± standard deviation over seeds."
     )
-    return page.table("recipes-table", "Recipes", caption, columns, recipes)
+    return page.table("recipes-table", "Recipes", caption, columns, results.recipes)
 
 
 def _failures(recipes: Iterable[Recipe]) -> list[page.Table]:
@@ -236,10 +220,8 @@ def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], nu
 
 
 def _learning(recipes: Iterable[Recipe]) -> page.Section:
-    labels = {score_label(recipe.score_name) for recipe in recipes}
-    score = labels.pop() if len(labels) == 1 else "selection score"
     figures: list[page.Figure] = []
-    for key, title in (("dev_score", score), ("loss", "training loss")):
+    for key, title in (("dev_score", "selection score"), ("loss", "training loss")):
         curves = {
             r.name: [
                 {row.step: (row.step, y) for row in rows if (y := getattr(row, key)) is not None} for rows in r.learning.values()
@@ -270,19 +252,21 @@ def _repeat(results: Results) -> page.Section:
         # The files have all digits.
         "trial": lambda one: one[1].trial[:12],
     }
-    precision = (
-        f"{_SELECTION} Time is that of training with its scorings; precision that of the products, fp32 where bf16 was "
-        "asked for and a processor has none. The trial's digest is that of everything that determines its weights."
+    about = (
+        f"{_SELECTION} Time includes the scorings; precision is that of the products: fp32 where bf16 was asked for and a "
+        "processor has none. The trial's digest is that of everything that determines its weights."
     )
     keys = [(f"{name}.{key}", _value(value)) for name, section in results.params.items() for key, value in section.items()]
     took = duration(sum(seed.seconds for _, seed in finals))
     text = (
-        f"Training of the final models took {took} in all, with the scorings of the development set; a trial that several "
-        "recipes share counts in each. The git commit of the code is in the pipeline's run in MLflow."
+        f"Training of the final models took {took} in all; a trial that several recipes share counts in each. The git commit of "
+        "the code is in the pipeline's run in MLflow."
     )
     blocks = [
-        *page.table("seeds", "Final models", precision, columns, finals, folded=True),
-        *page.table("parameters", "Parameters", "As in params.yaml.", _of_pairs("key", "value"), keys, folded=True),
+        *page.table("seeds", "Final models", about, columns, finals, folded=True),
+        *page.table(
+            "parameters", "Parameters", "As in params.yaml.", {"key": itemgetter(0), "value": itemgetter(1)}, keys, folded=True
+        ),
     ]
     return page.Section("repeat", "To repeat it", (text, *blocks))
 

@@ -34,8 +34,8 @@ SERIES = {
 FEW_SENTENCES = 5
 """Lengths with fewer sentences than this have no point in variance_by_length."""
 ENTAILED = LABELS[ENTAILMENT]
-CALLED, MISSED = "called entailment", "missed"
-"""Mistakes of `worst_pairs`."""
+MISTAKES = "called entailment", "missed", "wrong direction"
+"""The mistakes of `worst_pairs`."""
 
 # Edges of the ratio of the longer to the shorter sentence: half octaves.
 _RATIOS = np.array([2**0.5, 2.0, 2**1.5, 4.0])
@@ -196,6 +196,9 @@ class Pair(NamedTuple):
     ways, and without variances and relation head."""
     tokens: tuple[int, int]
     """Of premise and hypothesis."""
+    set_name: str = ""
+    texts: tuple[str, str] = "", ""
+    """Premise and hypothesis, where they may be shown."""
 
 
 def worst_pairs(tables: Sequence[pa.Table], thresholds: Sequence[float], entailment_if: EntailmentIf, n: int) -> list[Pair]:
@@ -222,13 +225,9 @@ def worst_pairs(tables: Sequence[pa.Table], thresholds: Sequence[float], entailm
         error = means["reverse_score"] - score
     elif "sim_ph" in means:
         error = means["sim_ph"] - means["sim_hp"]
-    kinds = {
-        CALLED: (~entailed & positive, score),
-        MISSED: (entailed & ~positive, -score),
-        "wrong direction": (one_way & (error >= 0), error),
-    }
+    kinds = (~entailed & positive, score), (entailed & ~positive, -score), (one_way & (error >= 0), error)
     pairs: list[Pair] = []
-    for mistake, (among, badness) in kinds.items():
+    for mistake, (among, badness) in zip(MISTAKES, kinds, strict=True):
         rows = np.flatnonzero(among)
         for row in rows[np.argsort(-badness[rows], kind="stable")][:n].tolist():
             label = next(name for name, of in by_label(tables[0]).items() if of[row])
