@@ -126,7 +126,8 @@ def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[page.
     for name, row in (item for headline in shown for item in headline.baselines.items() if item[1]):
         baselines[name].update(row)
     height = 110 + 15 * max((len(one.measures) * len([*results.recipes, *one.baselines]) for one in shown), default=0)
-    figures = [_bars(results, headline, f"headline-{k}", [*baselines], height) for k, headline in enumerate(shown)]
+    names = sorted(baselines, key=lambda name: name.startswith(QUOTED))
+    figures = [_bars(results, headline, f"headline-{k}", names, height) for k, headline in enumerate(shown)]
     return figures, results_table(results, "headlines", "Headlines", "Percent.", measures, baselines)
 
 
