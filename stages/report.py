@@ -12,25 +12,16 @@ from typing import Any
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.params import Params
-from pipeline.config.paths import DEV_TOKENS, EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TEST_TOKENS, TRAIN, TUNE
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TOKENS, TRAIN, TUNE
+from pipeline.data.token_store import MANIFEST
 from pipeline.identity.digests import PACKAGE
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json, write_directory
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
 
-_MADE_FROM = (
-    PREPARED / "dev",
-    PREPARED / "tests",
-    DEV_TOKENS,
-    TEST_TOKENS,
-    PROFILE,
-    TUNE,
-    TRAIN,
-    EVALUATE,
-    EXPERIMENTS,
-    REGISTER,
-    Path(PACKAGE.name),
-)
+_TOKENS = TOKENS / "train" / MANIFEST, TOKENS / "dev", TOKENS / "tests"
+_RESULTS = PROFILE, TUNE, TRAIN, EVALUATE, EXPERIMENTS, REGISTER
+_MADE_FROM = (PREPARED / "dev", PREPARED / "tests", *_TOKENS, *_RESULTS, Path(PACKAGE.name))
 _TAG = "gausscse.report"
 
 

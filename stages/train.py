@@ -11,7 +11,7 @@ from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import MODELS, TRAIN, TUNE
 from pipeline.models.model_dir import add_relation
 from pipeline.trials.recipe_run import MAIN, RecipeRun, read_choice, run_finals, write_tables, write_variants
-from pipeline.trials.trial import Recipe, long_score_label
+from pipeline.trials.trial import Recipe, score_label
 from pipeline.utils.atomic_io import write_directory, write_json
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
@@ -48,7 +48,7 @@ def main() -> None:
         write_json(out / "outcomes.json", outcomes)
     for trial, outcome in recipe_run.finished:
         log.info(
-            f"train: seed {trial.seed}: best {long_score_label(outcome.score_name)} {outcome.best_score:.2f} at step "
+            f"train: seed {trial.seed}: best {score_label(outcome.score_name)} {outcome.best_score:.2f} at step "
             f"{outcome.best_step} of {outcome.total_steps}"
         )
 

@@ -8,7 +8,7 @@ from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import TUNE
 from pipeline.trials.recipe_run import MAIN, RecipeRun, choice_yaml, run_grids, write_tables
-from pipeline.trials.trial import Recipe, long_score_label
+from pipeline.trials.trial import Recipe, score_label
 from pipeline.utils.atomic_io import write_directory
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
@@ -33,7 +33,7 @@ def main() -> None:
         (out / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
     log.info(
         f"tune: learning rate {choice.learning_rate:g}, batch size {choice.batch_size}: "
-        f"{long_score_label(p.objective.score_name)} {choice.mean_dev_score:.2f} (mean over seeds {list(choice.seeds)})"
+        f"{score_label(p.objective.score_name)} {choice.mean_dev_score:.2f} (mean over seeds {list(choice.seeds)})"
     )
 
 

@@ -21,6 +21,7 @@ from pipeline.utils.atomic_io import to_csv
 Difference = Mapping[str, str | float]
 """set, metric, recipe, against, and in points: value, other, difference, low, high."""
 
+_NAMES, _VALUES = ("set", "metric", "recipe", "against"), ("value", "other")
 _RESAMPLES = 500
 _LATEX = {**{character: f"\\{character}" for character in "_%&#${}"}, "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
 _CAPTION = (
@@ -86,8 +87,8 @@ def table(rows: Sequence[Difference]) -> list[page.Table]:
         low, high = float(row["low"]), float(row["high"])
         return page.Cell(_interval(row), best=low > 0 or high < 0)
 
-    columns = {key: (lambda row, key=key: str(row[key])) for key in ("set", "metric", "recipe", "against")}
-    numbers = {key: (lambda row, key=key: page.percent(float(row[key]))) for key in ("value", "other")}
+    columns = {key: (lambda row, key=key: str(row[key])) for key in _NAMES}
+    numbers = {key: (lambda row, key=key: page.percent(float(row[key]))) for key in _VALUES}
     title = "Differences between recipes"
     return page.table("differences", title, _CAPTION, {**columns, **numbers, "difference": interval}, rows, folded=True)
 
@@ -98,16 +99,8 @@ def write(rows: Sequence[Difference], folder: Path) -> None:
         return
     rounded = [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
     (folder / "differences.csv").write_text(to_csv(rounded), encoding="utf-8")
-    cells = [
-        [
-            *(str(row[key]) for key in ("set", "metric", "recipe", "against")),
-            f"{row['value']:.1f}",
-            f"{row['other']:.1f}",
-            _interval(row),
-        ]
-        for row in rows
-    ]
-    head = ["set", "metric", "recipe", "against", "value", "other", "difference"]
+    cells = [[*(str(row[key]) for key in _NAMES), *(f"{row[key]:.1f}" for key in _VALUES), _interval(row)] for row in rows]
+    head = [*_NAMES, *_VALUES, "difference"]
     lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in [head, *cells]]
     text = [r"\begin{tabular}{llllrrr}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""]
     (folder / "differences.tex").write_text("\n".join(text), encoding="utf-8")

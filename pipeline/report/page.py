@@ -25,6 +25,8 @@ NONE = "–"
 """Shown where a number is missing or not defined."""
 
 COLOURS = ("#0072b2", "#c44e00", "#007f5c", "#a33b7d", "#806000", "#5a4fcf", "#2f2f2f", "#5d8090")
+_BASELINES = ("#a9adb3", "/"), ("#c9a227", "x"), ("#8c6bb1", "."), ("#7fb3a6", "|"), ("#b98b73", "-"), ("#d98ca6", "\\")
+"""Colours and patterns; the colours are paler than those of recipes."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon")
 _MOST_POINTS = 200
@@ -104,14 +106,15 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Warnings:
-    """Warnings that a reader must not overlook, one line each."""
+class Lines:
+    """Lines that a reader must not overlook, each with the same word before it, such as "Warning". "Verdict" opens the page."""
 
+    word: str
     lines: tuple[str, ...]
 
 
-Block = str | Warnings | Table | tuple[Figure, ...]
-"""A string is a paragraph. Figures are side by side, or one above the other where the page is narrow."""
+Block = str | Lines | Table | tuple[Table, ...] | tuple[Figure, ...]
+"""A string is a paragraph. Those of a tuple are side by side, or one above the other where the page is narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,11 @@ def percent(value: float | None, places: int = 1) -> str:
     return NONE if value is None else f"{round(round(value, 4), places) + 0.0:.{places}f}"
 
 
+def share(value: float) -> str:
+    """A share as text reads it; number and sign stay on one line."""
+    return f"{percent(value)}\u00a0%"
+
+
 def over(values: Sequence[float]) -> dict[str, float]:
     """Mean and sd (with n − 1; absent for one value)."""
     return {"mean": statistics.fmean(values)} | ({"sd": statistics.stdev(values)} if len(values) > 1 else {})
@@ -181,6 +189,12 @@ def look(number: int) -> dict[str, Any]:
         "line": {"color": colour, "dash": _DASHES[number % len(_DASHES)], "width": 2},
         "marker": {"color": colour, "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 7},
     }
+
+
+def baseline_marker(number: int) -> dict[str, Any]:
+    """The colour and pattern of a baseline's bars, by its number; they differ without colour, too."""
+    colour, shape = _BASELINES[number % len(_BASELINES)]
+    return {"color": colour, "pattern": {"shape": shape, "fgcolor": "#fff", "fillmode": "overlay", "size": 6}}
 
 
 def escape(name: str) -> str:
@@ -269,7 +283,7 @@ def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     lines = [f"# {_escaped(title)}", "", _escaped(lead), "", "The figures and more tables are in index.html.", ""]
     for section in sections:
         # A paragraph alone introduces figures.
-        if any(isinstance(block, Warnings) or (isinstance(block, Table) and not block.folded) for block in section.blocks):
+        if any(_markdown(block) for block in section.blocks if not isinstance(block, str)):
             lines += [f"## {_escaped(section.title)}", "", *(line for block in section.blocks for line in _markdown(block))]
     return "\n".join(lines)
 
@@ -277,9 +291,11 @@ def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
 def _markdown(block: Block) -> list[str]:
     if isinstance(block, str):
         return [_escaped(block), ""]
-    if isinstance(block, Warnings):
-        return [*(f"- **Warning:** {_escaped(line)}" for line in block.lines), ""]
-    if isinstance(block, tuple) or block.folded:
+    if isinstance(block, Lines):
+        return [*(f"- **{_escaped(block.word)}:** {_escaped(line)}" for line in block.lines), *[""] * bool(block.lines)]
+    if isinstance(block, tuple):
+        return [line for one in block if isinstance(one, Table) for line in _markdown(one)]
+    if block.folded:
         return []
     cells = [
         [_escaped(name) for name in block.header],

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, TypeAdapter
 
 from pipeline.config.params import Params
-from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TOKENS, TRAIN, TUNE
 from pipeline.data.decision import EntailmentIf
+from pipeline.data.token_store import MANIFEST
 from pipeline.families.family import dev_sets
 from pipeline.trials.recipe_run import Choice
 from pipeline.utils.atomic_io import read_json
@@ -127,6 +128,8 @@ class Results:
     """Set → metrics of the classifier that never sees the premise; empty if the training data have only one class."""
     registered: Mapping[str, Any]
     profile: Mapping[str, Any]
+    cut: tuple[int, int]
+    """Sentences of training, development and test sets: those cut at model.max_length, and all."""
     params: Mapping[str, Any]
     """The sections of params.yaml to show, by name."""
     entailment_if: EntailmentIf
@@ -159,6 +162,7 @@ def read_results(params: Params, shown: Mapping[str, Any], root: Path) -> Result
         UserError: a file is missing or damaged.
     """
     profile = read_json(root / PROFILE)
+    stores = [read_json(root / TOKENS / store / MANIFEST) for store in ("train", "dev", "tests")]
     return Results(
         recipes=(
             *_recipes(root / TUNE, root / TRAIN, root / EVALUATE),
@@ -167,6 +171,7 @@ def read_results(params: Params, shown: Mapping[str, Any], root: Path) -> Result
         hypothesis_only=profile.get("hypothesis_only", {}),
         registered=read_json(root / REGISTER),
         profile=profile,
+        cut=(sum(store["truncated"] for store in stores), sum(store["sentences"] for store in stores)),
         params=shown,
         entailment_if=params.evaluate.entailment_if,
         examples=params.report.examples,

@@ -62,6 +62,7 @@ class Headline:
     title: str
     measures: Sequence[Measure]
     baselines: Baselines
+    """The verdict names those without a value as not compared with."""
 
 
 def measures_of(sets: Iterable[str], metrics: Mapping[str, str]) -> list[Measure]:
@@ -120,36 +121,41 @@ def _known(results: Results, measures: Iterable[Measure]) -> list[Measure]:
 def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[page.Figure], list[page.Table]]:
     """The headlines of all families: a figure for each, and a table of all."""
     shown = [headline for headline in headlines if _known(results, headline.measures)]
-    figures = [_bars(results, headline, f"headline-{k}") for k, headline in enumerate(shown)]
     measures = [replace(m, heading=f"{headline.title}: {m.heading}") for headline in shown for m in headline.measures]
     baselines: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
-    for name, row in (item for headline in shown for item in headline.baselines.items()):
+    for name, row in (item for headline in shown for item in headline.baselines.items() if item[1]):
         baselines[name].update(row)
+    height = 110 + 15 * max((len(one.measures) * len([*results.recipes, *one.baselines]) for one in shown), default=0)
+    names = sorted(baselines, key=lambda name: name.startswith(QUOTED))
+    figures = [_bars(results, headline, f"headline-{k}", names, height) for k, headline in enumerate(shown)]
     return figures, results_table(results, "headlines", "Headlines", "Percent.", measures, baselines)
 
 
-def _bars(results: Results, headline: Headline, id: str) -> page.Figure:
-    """A group of bars for each recipe and baseline, a bar for each set."""
+def _bars(results: Results, headline: Headline, id: str, names: Sequence[str], height: int) -> page.Figure:
+    """A group of bars for each set, a bar for each recipe and baseline. `names` has the baselines of all such figures, in which
+    each looks the same."""
     measures = _known(results, headline.measures)
-    lines: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {
-        recipe.name: {m.key: page.over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
-        for recipe in results.recipes
-    }
-    for name, row in headline.baselines.items():
-        lines[name] = {m.key: {"mean": value} for m in measures if (value := row.get(m.key)) is not None}
-    lines = {page.escape(name): row for name, row in lines.items() if row}
+    rows: list[tuple[str, page.Trace, Mapping[str, Mapping[str, float]]]] = []
+    for k, recipe in enumerate(results.recipes):
+        points = {m.heading: page.over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
+        rows.append((recipe.name, {"color": page.look(k)["marker"]["color"]}, points))
+    for k, name in enumerate(names):
+        row = headline.baselines.get(name, {})
+        known = {m.heading: {"mean": value} for m in measures if (value := row.get(m.key)) is not None}
+        rows.append((name, page.baseline_marker(k), known))
     traces: list[page.Trace] = []
-    for k, m in enumerate(measures):
-        points = {name: row[m.key] for name, row in lines.items() if m.key in row}
-        bars = {"array": [point.get("sd", 0.0) for point in points.values()], "thickness": 1.5}
-        x, marker = [round(point["mean"], 4) for point in points.values()], {"color": page.look(k)["marker"]["color"]}
-        hover = "%{x:.1f}<extra>%{fullData.name}</extra>"
-        about = {"name": page.escape(m.heading), "marker": marker, "error_x": bars, "hovertemplate": hover}
-        traces.append({"type": "bar", "orientation": "h", "x": x, "y": [*points], **about})
-    # Plotly draws the first category at the bottom.
-    y = {"categoryorder": "array", "categoryarray": [*lines][::-1]}
-    caption, height = "Lines at the ends: one standard deviation over seeds.", 100 + 32 * len(lines)
-    return page.figure(id, headline.title, caption, traces, x={"ticksuffix": " %"}, y=y, height=height)
+    for name, marker, points in rows:
+        # Long names of sets have several lines.
+        y = [page.escape(heading).replace(", ", ",<br>") for heading in points]
+        about = {"name": page.escape(name), "marker": marker, "x": [round(point["mean"], 4) for point in points.values()], "y": y}
+        sd = [point.get("sd", 0.0) for point in points.values()]
+        about |= {"error_x": {"array": sd, "thickness": 1.5}} if any(sd) else {}
+        about |= {"hovertemplate": "%{x:.1f}<extra>%{fullData.name}</extra>", "texttemplate": "\u2003%{x:.1f}"}
+        traces += [{"type": "bar", "orientation": "h", "textposition": "outside", "cliponaxis": False, **about}] if points else []
+    caption = "Of a recipe, the mean over its seeds; lines at the ends: one standard deviation."
+    # Plotly draws the first category, and the first bar of a group, at the bottom.
+    x, y = {"ticksuffix": " %", "range": [0, 100]}, {"autorange": "reversed"}
+    return page.figure(id, headline.title, caption, traces, x=x, y=y, height=height, bargap=0.12, margin={"r": 48})
 
 
 def gain_rows(results: Results, measures: Sequence[tuple[str, str]], kinds: Kinds = NO_KINDS) -> dict[str, list[str]]:

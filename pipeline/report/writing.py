@@ -9,15 +9,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pipeline.families.family import deciding_metrics, families, part
+from pipeline.families.family import deciding_metrics, families, family_of, part
 from pipeline.families.prepare import warnings
 from pipeline.report import differences, page
 from pipeline.report.differences import Difference
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
 from pipeline.report.tables import QUOTED, Headline, opening
 from pipeline.trials.progress_log import duration
-from pipeline.trials.trial import long_score_label
+from pipeline.trials.trial import score_label
 
+_SELECTION = (
+    "A selection score is measured in training, on the development set, before any relation head; it selects steps and points of "
+    "the grid. The dev figure is that of the finished model."
+)
 HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
 
 
@@ -41,20 +45,22 @@ def write_report(results: Results, folder: Path, found: Sequence[Difference] = (
 def _sections(results: Results, series: Path, found: Sequence[Difference]) -> list[page.Section]:
     """Everything, in reading order."""
     registered, recipes = results.registered, results.recipes
-    shown = [part(family, "report") for family in families() if family.profiled in results.profile]
+    decides = family_of(registered["metric"])
+    # The family of the metric that decides opens the page.
+    ordered = sorted(families(), key=lambda family: family != decides)
+    shown = [part(family, "report") for family in ordered if family.profiled in results.profile]
     every = [headline for one in shown for headline in one.headlines(results)]
     figures, headlines = opening(results, every)
-    alias = f"the {registered['alias']}" if registered["alias"] else "neither champion nor challenger"
-    champion = "" if registered["alias"] == "champion" else f" (the champion is version {registered['champion_version']})"
-    blocks: list[page.Block] = [
-        f"{registered['name']} version {registered['version']} is {alias}{champion}: {registered['reason']}."
-    ]
-    blocks += [*filter(None, (_verdict(results, one) for one in every[:1])), *_next_steps(results)]
-    blocks += [page.Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
+    # As stage register chose it.
+    seed = max(results.main.per_seed, key=lambda seed: results.main.per_seed[seed][decides.dev][registered["metric"]])
+    verdicts = [text for one in every if (text := _verdict(results, one, seed))]
+    blocks: list[page.Block] = [page.Lines("Verdict", tuple(verdicts[:1])), _decision(registered, len(results.main.seeds))]
+    blocks += [block for one in shown if (champion := getattr(one, "champion", None)) for block in champion(results, seed)]
+    blocks += [page.Lines("Try next", _next_steps(results)), page.Lines("Warning", tuple(warnings(results.profile)))]
     return [
         page.Section("summary", "In short", (*blocks, *([tuple(figures)] if figures else []), *headlines)),
         _registered(registered),
-        page.Section("recipes", "Recipes", (*_recipes(recipes), *differences.table(found), *_failures(recipes))),
+        page.Section("recipes", "Recipes", (*_recipes(results), *differences.table(found), *_failures(recipes))),
         # Of every family: dvc.yaml names the files of their points.
         *(section for family in families() for section in part(family, "report").sections(results, series)),
         _grids(recipes),
@@ -64,29 +70,54 @@ def _sections(results: Results, series: Path, found: Sequence[Difference]) -> li
     ]
 
 
-def _verdict(results: Results, headline: Headline) -> str:
-    """The sets on which the main recipe is better than all that it is compared with, and the others; empty without figures."""
-    better: list[str] = []
-    worse: list[str] = []
+def _version(registered: Mapping[str, Any]) -> str:
+    other = f" (the champion is version {registered['champion_version']})" if registered["alias"] != "champion" else ""
+    alias = f"the {registered['alias']}" if registered["alias"] else "neither champion nor challenger"
+    return f"{registered['name']} version {registered['version']}, {alias}{other},"
+
+
+def _decision(registered: Mapping[str, Any], seeds: int) -> str:
+    """Its development figure, and why it is what it is."""
+    score = f"dev {deciding_metrics()[registered['metric']]} {page.percent(registered['dev_score'], 2)}"
+    chosen = f", the highest of {seeds} seeds" if seeds > 1 else ""
+    back = f" To make it champion again: {registered['rollback']}" if registered.get("rollback") else ""
+    return f"It has {score}{chosen}. Why it is {registered['alias'] or 'neither'}: {registered['reason']}.{back}"
+
+
+def _verdict(results: Results, headline: Headline, seed: int) -> str:
+    """One sentence: what the registered version is better than, and what not; empty without figures."""
+    figures: list[str] = []
+    worse: dict[str, list[str]] = {}
     for measure in headline.measures:
         rivals = {name: row.get(measure.key) for name, row in headline.baselines.items() if not name.startswith(QUOTED)}
         rivals |= {recipe.name: recipe.mean(*measure.key) for recipe in results.recipes[1:]}
-        known = {name: value for name, value in rivals.items() if value is not None and not name.startswith(results.main.name)}
-        if (value := results.main.mean(*measure.key)) is not None and known:
+        known = {name: value for name, value in rivals.items() if value is not None}
+        value = results.main.per_seed[seed].get(measure.set_name, {}).get(measure.metric)
+        if value is not None and known:
             name = max(known, key=lambda one: known[one])
-            words = f"{measure.heading}, {page.percent(value)} % (next: {name}, {page.percent(known[name])} %)"
-            (better if value > known[name] else worse).append(words)
-    parts = [f"better than all it is compared with on {'; '.join(better)}"] if better else []
-    parts += [f"not better on {'; '.join(worse)}"] if worse else []
-    return f"{headline.title} of the main recipe: {'; '.join(parts)}." if parts else ""
+            figures.append(f"{page.share(value)} on {measure.heading} (next: {name}, {page.share(known[name])})")
+            for name in known:
+                worse.setdefault(name, []).extend([measure.heading] if known[name] >= value else [])
+    beaten = [name for name, sets in worse.items() if not sets]
+    parts = [f"better than {_listed(beaten)}"] if beaten else []
+    parts += [f"not better than {name} on {_listed(sets)}" for name, sets in worse.items() if sets]
+    missing = "".join(f"; there is no variant {name} to compare with" for name, row in headline.baselines.items() if not row)
+    version = _version(results.registered)
+    return f"{version} is {', '.join(parts)}: {headline.title} {', '.join(figures)}{missing}." if figures else ""
 
 
-def _next_steps(results: Results) -> list[str]:
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _next_steps(results: Results) -> tuple[str, ...]:
     """The changes that the results suggest to try next."""
     main, tune = results.main, results.params.get("tune", {})
     steps: list[str] = []
     if main.seeds and all(seed.best_step == seed.total_steps for seed in main.seeds):
-        steps.append("the development score was best at the last step of each seed: train longer (train.epochs)")
+        steps.append(
+            "the curve still rises: the selection score was best at the last step of each seed; train longer (train.epochs)"
+        )
     for key, chosen in (("learning_rates", "learning_rate"), ("batch_sizes", "batch_size")):
         tried = tune.get(key, ())
         if main.choice and len(tried) > 1 and (value := getattr(main.choice, chosen)) in (min(tried), max(tried)):
@@ -95,7 +126,12 @@ def _next_steps(results: Results) -> list[str]:
     unused = counts.get("triplets", 0) - counts.get("triplets_with_contradiction", 0)
     if unused and results.params.get("train", {}).get("triplets") == "with-contradiction":
         steps.append(f"{unused:,} of {counts['triplets']:,} triplets lack a contradiction and are not used (train.triplets: all)")
-    return [f"To try next: {'; '.join(steps)}."] if steps else []
+    cut, sentences = results.cut
+    if cut:
+        longest = f"model.max_length: {results.params['model']['max_length']}"
+        share = page.share(100 * cut / sentences)
+        steps.append(f"{cut:,} of {sentences:,} sentences ({share}) are cut, since they are longer than {longest}: raise it")
+    return tuple(steps)
 
 
 def _objective(recipe: Recipe) -> str:
@@ -103,18 +139,8 @@ def _objective(recipe: Recipe) -> str:
 
 
 def _registered(registered: Mapping[str, Any]) -> page.Section:
-    """The registry's decision, and the conditions of its rule one by one."""
-    metric = deciding_metrics()[registered["metric"]]
-    rows = {
-        "model": f"{registered['name']} version {registered['version']} ({registered['model_uri']})",
-        "alias": str(registered["alias"] or "none"),
-        "why": str(registered["reason"]),
-        f"development {metric} of this version": page.percent(registered["dev_score"], 2),
-        f"promotion {metric} of the champion it was compared with": page.percent(registered["previous_champion_score"], 2),
-        "champion now": f"version {registered['champion_version']}",
-        **({"to make this version champion again": registered["rollback"]} if registered.get("rollback") else {}),
-    }
-    about = f"The version is the best seed of the main recipe by development {metric}; variants are compared, not registered."
+    """The model, and the conditions of the registry's rule one by one."""
+    about = f"The best seed of the main recipe is {registered['model_uri']}; variants are compared, not registered."
     decision = registered["decision"] or {}
     columns = {
         "condition": lambda check: check["name"],
@@ -123,30 +149,26 @@ def _registered(registered: Mapping[str, Any]) -> page.Section:
     }
     caption = f"Compared with version {decision.get('champion')}, on the same pairs, scored by the same code."
     checks = page.table("registered-checks", "The rule, condition by condition", caption, columns, decision.get("checks", ()))
-    about = page.table("registered-table", "The registry's decision", about, _of_pairs("", "decision"), rows.items())
-    return page.Section("registered", "What was registered, and why", (*about, *checks))
+    return page.Section("registered", "What was registered, and why", (about, *checks))
 
 
-def _of_pairs(key: str, value: str) -> dict[str, Callable[[tuple[str, object]], object]]:
-    return {key: itemgetter(0), value: itemgetter(1)}
-
-
-def _recipes(recipes: Iterable[Recipe]) -> list[page.Table]:
+def _recipes(results: Results) -> list[page.Table]:
+    metric = results.registered["metric"]
     columns: dict[str, Callable[[Recipe], object]] = {
         "recipe": lambda r: r.name,
         "objective": _objective,
         "differs in": lambda r: ", ".join(f"{key}: {_value(value)}" for key, value in r.overrides.items()) or page.NONE,
         "learning rate": lambda r: f"{r.choice.learning_rate:g}" if r.choice else page.NONE,
         "batch": lambda r: r.choice and r.choice.batch_size,
-        "best development score": lambda r: page.seeds_cell({seed.seed: seed.best_dev_score for seed in r.seeds}, 2),
+        f"dev {deciding_metrics()[metric]}": lambda r: page.seeds_cell(r.by_seed(family_of(metric).dev, metric), 2),
         "seeds": lambda r: ", ".join(str(seed.seed) for seed in r.seeds) or page.NONE,
         "training time": lambda r: duration(sum(seed.seconds for seed in r.seeds)) if r.seeds else page.NONE,
     }
     caption = (
         "The main recipe is params.yaml; a variant differs in the keys named. Learning rate and batch size are those that its "
-        "grid chose. Best development score as seen in training, mean ± standard deviation over seeds."
+        "grid chose. The figure on the development set is that of stage evaluate, mean ± standard deviation over seeds."
     )
-    return page.table("recipes-table", "Recipes", caption, columns, recipes)
+    return page.table("recipes-table", "Recipes", caption, columns, results.recipes)
 
 
 def _failures(recipes: Iterable[Recipe]) -> list[page.Table]:
@@ -189,8 +211,8 @@ def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], nu
     return page.Table(
         id=f"table-3-{number}",
         title=f"Table 3. Grid of {recipe.name}",
-        caption=f"Best {long_score_label(recipe.score_name)} in percent by peak learning rate (rows) and batch size (columns), "
-        "mean ± standard deviation over seeds. A point with a seed that failed or was stopped cannot be chosen.",
+        caption=f"Best {score_label(recipe.score_name)} in percent by peak learning rate (rows) and batch size (columns), "
+        f"mean ± standard deviation over seeds. {_SELECTION} A point with a seed that failed or was stopped cannot be chosen.",
         header=("learning rate", *(f"batch {size}" for size in sizes)),
         rows=tuple(rows),
         notes=("Bold: the chosen point, which has the highest mean.",),
@@ -198,10 +220,8 @@ def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], nu
 
 
 def _learning(recipes: Iterable[Recipe]) -> page.Section:
-    labels = {long_score_label(recipe.score_name) for recipe in recipes}
-    score = labels.pop() if len(labels) == 1 else "development score"
     figures: list[page.Figure] = []
-    for key, title in (("dev_score", score), ("loss", "training loss")):
+    for key, title in (("dev_score", "selection score"), ("loss", "training loss")):
         curves = {
             r.name: [
                 {row.step: (row.step, y) for row in rows if (y := getattr(row, key)) is not None} for rows in r.learning.values()
@@ -211,7 +231,7 @@ def _learning(recipes: Iterable[Recipe]) -> page.Section:
         if traces := page.mean_lines(curves):
             x, y = {"title": "step", "rangemode": "tozero"}, {"title": title}
             figures.append(page.figure(f"learning-{key}", title[0].upper() + title[1:], "Of the final models.", traces, x=x, y=y))
-    text = "Mean over seeds ± one standard deviation. The best step's weights are kept, not the last."
+    text = f"Mean over seeds ± one standard deviation. {_SELECTION} The best step's weights are kept, not the last."
     return page.Section("learning", "Learning curves", (text, tuple(figures)) if figures else ("No model was trained.",))
 
 
@@ -221,7 +241,7 @@ def _repeat(results: Results) -> page.Section:
     columns: dict[str, Callable[[tuple[Recipe, Seed]], object]] = {
         "recipe": lambda one: one[0].name,
         "seed": lambda one: one[1].seed,
-        "best development score": lambda one: page.percent(one[1].best_dev_score, 2),
+        "best selection score": lambda one: page.percent(one[1].best_dev_score, 2),
         "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}",
         "rows": lambda one: one[1].rows,
         "pairs of one premise or document in a batch": lambda one: one[1].same_source_pairs,
@@ -232,19 +252,21 @@ def _repeat(results: Results) -> page.Section:
         # The files have all digits.
         "trial": lambda one: one[1].trial[:12],
     }
-    precision = (
-        "Time is that of training with its scorings; precision that of the products, fp32 where bf16 was asked for and a "
+    about = (
+        f"{_SELECTION} Time includes the scorings; precision is that of the products: fp32 where bf16 was asked for and a "
         "processor has none. The trial's digest is that of everything that determines its weights."
     )
     keys = [(f"{name}.{key}", _value(value)) for name, section in results.params.items() for key, value in section.items()]
     took = duration(sum(seed.seconds for _, seed in finals))
     text = (
-        f"Training of the final models took {took} in all, with the scorings of the development set; a trial that several "
-        "recipes share counts in each. The git commit of the code is in the pipeline's run in MLflow."
+        f"Training of the final models took {took} in all; a trial that several recipes share counts in each. The git commit of "
+        "the code is in the pipeline's run in MLflow."
     )
     blocks = [
-        *page.table("seeds", "Final models", precision, columns, finals, folded=True),
-        *page.table("parameters", "Parameters", "As in params.yaml.", _of_pairs("key", "value"), keys, folded=True),
+        *page.table("seeds", "Final models", about, columns, finals, folded=True),
+        *page.table(
+            "parameters", "Parameters", "As in params.yaml.", {"key": itemgetter(0), "value": itemgetter(1)}, keys, folded=True
+        ),
     ]
     return page.Section("repeat", "To repeat it", (text, *blocks))
 

@@ -34,8 +34,8 @@ def report_known(
     for result in known:
         trial, name, folder = result.trial, named(result.trial), store.folder(result.trial)
         if result.outcome is not None:
-            score = score_label(result.outcome.score_name).removeprefix("dev ")
-            log.info(f"{name}: reused, trained before (best {score} {result.outcome.best_score:.2f})")
+            score = score_label(result.outcome.score_name)
+            log.info(f"{name}: reused, trained before ({score} {result.outcome.best_score:.2f})")
             mlflow_runs.ensure_trial(tracker, parent, trial, result.outcome, name, str(folder.timing()))
             reused.append((trial, folder.timing()))
         elif result.stopped is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.trials.trial import EarlyStopping, Trial, long_score_label
+from pipeline.trials.trial import EarlyStopping, Trial, score_label
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import sha256_json
 
@@ -58,7 +58,7 @@ class Stopper:
         if digest in self.stopped or not self._decide(folder.trial, record) or record["step"] == record["total_steps"]:
             return
         count = scorings(folder.trial, record["step"])
-        label = long_score_label(folder.trial.objective.score_name)
+        label = score_label(folder.trial.objective.score_name)
         reason = (
             f"stopped early at step {record['step']}: {label} {record['score']:.2f} at scoring {count} "
             f"is not among the best 1/{self._rule.reduction_factor} of the trials that got this far"

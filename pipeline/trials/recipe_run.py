@@ -14,7 +14,7 @@ import yaml
 
 from pipeline.config.params import TuneParams
 from pipeline.config.types import Section, Seed
-from pipeline.trials.trial import EarlyStopping, Outcome, Recipe, Timing, Trial, TrialResult, long_score_label
+from pipeline.trials.trial import EarlyStopping, Outcome, Recipe, Timing, Trial, TrialResult, score_label
 from pipeline.utils.atomic_io import to_csv, write_json
 from pipeline.utils.errors import UserError, counted
 
@@ -252,5 +252,5 @@ def one_line(recipe_run: RecipeRun) -> str:
     scores = _scores(recipe_run.final)
     spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
     lost = f", {len(recipe_run.final) - len(scores)} failed" if len(scores) < len(recipe_run.final) else ""
-    mean = f"{long_score_label(recipe_run.recipe.objective.score_name)} {statistics.fmean(scores):.2f}"
+    mean = f"{score_label(recipe_run.recipe.objective.score_name)} {statistics.fmean(scores):.2f}"
     return f"{recipe_run.name}: {mean}{spread} over {counted(len(scores), 'seed')}{lost}"

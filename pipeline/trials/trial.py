@@ -96,14 +96,10 @@ class Trial(Recipe):
 
 
 def score_label(score_name: str) -> str:
-    """A development score's name for people: dev PR-AUC for dev_pr_auc."""
+    """A development score's name for people: selection PR-AUC for dev_pr_auc. It selects steps and points of the grid. Stage
+    evaluate scores the finished model on the same rows, with its relation head: that is its dev PR-AUC."""
     metric = score_name.removeprefix("dev_")
-    return f"dev {found}" if (found := deciding_metrics().get(metric)) else score_name.replace("_", " ")
-
-
-def long_score_label(score_name: str) -> str:
-    """The same in full words: development PR-AUC."""
-    return score_label(score_name).replace("dev ", "development ", 1)
+    return f"selection {found}" if (found := deciding_metrics().get(metric)) else score_name.replace("_", " ")
 
 
 def name_of(trial: Trial) -> str:

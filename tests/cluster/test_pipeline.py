@@ -113,7 +113,7 @@ def test_dvc_repro_computes_on_the_cluster_and_brings_the_results(first: First, 
     assert {"one", "two"} in first.seen
     assert not any({"head", "laptop"} & hosts for hosts in first.seen)
     # Progress streamed back, and nobody had to look into Ray's own log for it.
-    assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", said)
+    assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*selection PR-AUC \d+\.\d+.*triplets/s.*left", said)
     assert "Traceback" not in said
     for path in (*OUTS, "models/seed-1/model.safetensors", "report/index.html"):
         assert (project.root / path).is_file(), path

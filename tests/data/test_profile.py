@@ -204,7 +204,7 @@ def odd(rows: int) -> dict[str, Any]:
     ("change", "said"),
     [
         (lambda p: p["dev"]["labels"].update(contradiction=0), "dev: 0 of 400 rows (0.0 %) are contradiction"),
-        (lambda p: p["hypothesis_only"]["some"].update(pr_auc=50.0), "some 50.0 (chance 33.3)"),
+        (lambda p: p["hypothesis_only"]["some"].update(pr_auc=50.0), "some 50.0 (always-no 33.3)"),
         (lambda p: p["tests"]["some"]["direction"].update(length_only=12.0), "right on some 12.0 % of the pairs"),
         (lambda p: p["train"]["counts"].update(triplets_with_contradiction=9), "train: 9 of 300 entailment pairs (3.0 %) have a"),
         (lambda p: p["sts"]["graded"]["counts"].update(sentences_in_train=5), "graded (graded) 5 of 6 (83.3 %)"),

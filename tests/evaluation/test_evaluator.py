@@ -77,7 +77,10 @@ def test_nli_and_direction_by_hand() -> None:
             # By falling score, rows 0 to 2 as they are (+) and turned round (-), rows 4 and 5 as they are (-): ++--+---.
             "directed_average_precision": 100 * (1 + 1 + 3 / 5) / 3,
             "directed_pr_auc": 100 * (1 + 1 + (1 / 2 + 3 / 5) / 2) / 3,
-            # By length: +, -, {+--}, +, {--}.
+            # By length: +, +, {+-}, +, -.
+            "average_precision_length_only": 100 * (1 + 1 + 3 / 4 + 4 / 5) / 4,
+            "pr_auc_length_only": 100 * (1 + 1 + (1 + 3 / 4) / 2 + (3 / 4 + 4 / 5) / 2) / 4,
+            # The same with the pairs turned round: +, -, {+--}, +, {--}.
             "directed_average_precision_length_only": 100 * (1 + 2 / 5 + 3 / 6) / 3,
             "directed_pr_auc_length_only": 100 * (1 + (1 / 2 + 2 / 5) / 2 + (2 / 5 + 3 / 6) / 2) / 3,
             **direction,

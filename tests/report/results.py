@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pipeline.config.load import load_params
 from pipeline.config.objectives import own_keys
 from pipeline.config.params import Params
-from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TOKENS, TRAIN, TUNE
+from pipeline.data.token_store import MANIFEST
 from pipeline.evaluation.aggregate import pr_curve_rows, write_evaluated
 from pipeline.evaluation.score_cache import numbers_of
 from pipeline.trials.recipe_run import MAIN, RecipeRun, choice_yaml, choose, write_tables, write_variants
@@ -269,6 +270,9 @@ def _write_variants(folder: Path, params: Params, variants: Sequence[Asked]) -> 
 
 def _write_profile(root: Path) -> None:
     write_json(root / PROFILE, PROFILE_OF_SETS)
+    for store, cut in {"train": 30, "dev": 0, "tests": 2}.items():
+        (root / TOKENS / store).mkdir(parents=True)
+        write_json(root / TOKENS / store / MANIFEST, {"truncated": cut, "sentences": 1600})
     for name, rows in SETS.items():
         path = root / PREPARED / ("dev/dev.parquet" if name == "dev" else f"tests/{name}.parquet")
         path.parent.mkdir(parents=True, exist_ok=True)

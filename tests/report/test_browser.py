@@ -34,6 +34,20 @@ def test_the_page_fits_and_every_figure_is_drawn(
         table = page.eval_on_selector("#table-2-1 .scroll", "(box) => [box.scrollWidth > box.clientWidth, box.clientWidth]")
         assert table[0]
         assert table[1] <= size[0]
+        # Every such table says so, and no other.
+        wrong = page.eval_on_selector_all(
+            "figure.table:not(details *)",
+            """(all) => all.filter((figure) => {
+                const box = figure.querySelector('.scroll'), cue = figure.querySelector('.cue');
+                return (box.scrollWidth > box.clientWidth) !== (cue.offsetHeight > 0);
+            }).map((figure) => figure.id)""",
+        )
+        assert wrong == []
+        # The first screen has the verdict; a wide one also what to try next, and a phone the confusion without scrolling aside.
+        ends = {name: page.locator(name).first.bounding_box() for name in (".verdict", ".try-next", "nav")}
+        shown = {name: box["y"] + box["height"] for name, box in ends.items() if box}
+        assert shown[".verdict"] < 400 < shown["nav"] and (size[0] < 400 or shown[".try-next"] < size[1])
+        assert page.locator("#confusion-0 .cue").is_hidden()
         # Two figures share a row of a wide page; on a phone each has the whole width.
         columns = page.eval_on_selector(".figures", "(box) => getComputedStyle(box).gridTemplateColumns.split(' ').length")
         assert columns == (2 if size[0] > 1000 else 1)

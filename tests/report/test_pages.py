@@ -29,8 +29,8 @@ def test_untrusted_text_is_text_on_both_pages(full: tuple[str, str], page: HtmlP
     reason = "loss is not finite at step 3: <script>alert('reason')</script> | **bold** & more"
     assert row(page.tables["failures"], "hot") == ["hot", "all", reason]
     assert "<script>alert('premise')</script> is what the | sign says." in page.text
-    # plotly.js and one for each figure.
-    assert page.count("script") == 1 + len(page.figures)
+    # plotly.js, one for each figure, and the cue of wide tables.
+    assert page.count("script") == 2 + len(page.figures)
     assert page.count("b") == page.count("img") == 0
     assert "<script" not in markdown
     assert "alert(" not in "".join(page.scripts[1:])
@@ -44,7 +44,7 @@ def test_names_are_text_in_tables_and_figures(tmp_path: Path) -> None:
     html, markdown = report_of(tmp_path, write_results(tmp_path, [Asked(name=name)]))
     page = read_html(html)
     assert page.count("img") == 0
-    assert page.count("script") == 1 + len(page.figures)
+    assert page.count("script") == 2 + len(page.figures)
     assert row(page.tables["table-1"], name)
     assert "<img" not in markdown
     shown = {trace["name"] for data, _ in page.figures.values() for trace in data}
@@ -57,7 +57,7 @@ def test_nothing_can_be_fetched(page: HtmlPage) -> None:
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     # plotly would otherwise offer to upload a figure's data.
-    assert all('"modeBarButtons"' in script for script in page.scripts[1:])
+    assert all('"modeBarButtons"' in script for script in page.scripts[1:-1])
 
 
 def test_equal_results_give_equal_bytes(results: tuple[Path, Params], full: tuple[str, str], tmp_path: Path) -> None:
@@ -80,12 +80,15 @@ def test_the_worst_pairs_show_what_they_are_allowed_to(results: tuple[Path, Para
     assert ("Nobody *sleeps* [here](there)." in page.text) == (examples == "full")
     assert ("Nobody" in html + markdown) == (examples == "full")
     assert ("examples" in {given.get("id") for _, given in page.elements}) == (examples != "none")
+    assert ("set report.examples: full in params.yaml and run: dvc repro -s report" in page.text) == (examples != "full")
+    assert ("worst" in page.tables) == (examples == "full")
     if examples == "full":
-        rows = page.tables["examples-0"]
-        assert {r[0] for r in rows[1:]} == {"called entailment", "missed", "wrong direction"}
+        rows = page.tables["examples-table"][1:]
+        assert {r[0].partition(", ")[2] for r in rows} == {"called entailment", "missed", "wrong direction"}
         # The fixture writes the row, counted from 0, behind every premise.
-        assert all(r[6].endswith(f"({int(r[1]) - 1})") for r in rows[1:])
-        assert all(float(r[4]) <= 0 for r in rows[1:] if r[0] == "wrong direction")
+        for table in ("worst", "examples-table"):
+            assert all(r[1].endswith(f"({int(r[-1].split()[-1]) - 1})") for r in page.tables[table][1:])
+        assert all(float(r[4]) <= 0 for r in rows if r[0].endswith("wrong direction"))
 
 
 def test_a_main_recipe_without_variances_has_no_direction(tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_a_main_recipe_without_variances_has_no_direction(tmp_path: Path) -> Non
     assert not [
         name for name in (*page.tables, *page.figures) if name.startswith(("table-2", "similarity", "direction", "variance"))
     ]
-    assert {row[0] for row in page.tables["table-1"]} >= {"main recipe", "hypothesis-only", "chance"}
+    assert {row[0] for row in page.tables["table-1"]} >= {"main recipe", "hypothesis-only", "always-no"}
 
 
 @pytest.mark.parametrize(

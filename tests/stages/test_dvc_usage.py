@@ -134,14 +134,14 @@ def test_parameters_set_back_name_the_true_champion_and_the_way_back(workspace: 
     assert f"is challenger (version {new} is champion)" in said
     assert f"to make it champion again: {back['rollback']}" in said
     page = (workspace / "report/report.md").read_text(encoding="utf-8")
-    assert f"is the challenger (the champion is version {new}): " in page
+    assert f", the challenger (the champion is version {new}), is " in page
     assert back["rollback"] in page
     # Nothing changed since: the page is left as it is, without being made again.
     assert "report/index.html is up to date" in dvc(workspace, "repro")
     run(workspace, *registry, *back["rollback"].split()[2:-1], "it was bad")
     dvc(workspace, "repro")
     assert (registered()["champion_version"], registered()["rollback"]) == (old["version"], None)
-    assert f"version {old['version']} is the champion: " in (workspace / "report/report.md").read_text(encoding="utf-8")
+    assert f"version {old['version']}, the champion, is " in (workspace / "report/report.md").read_text(encoding="utf-8")
 
 
 def test_an_empty_mlflow_gets_what_came_from_the_cache(workspace: Path, tmp_path: Path) -> None:

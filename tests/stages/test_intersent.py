@@ -89,7 +89,7 @@ def champion(project: Path) -> Any:
 
 def test_every_stage_runs_on_operation_rows_alone(project: Path, said: str) -> None:
     assert sorted(stages_run(said)) == ["evaluate", "experiment", "prepare", "register", "report", "tokenize", "train", "tune"]
-    assert "dev operator MRR@10" in said
+    assert "selection operator MRR@10" in said
     assert " operations/s" in said
     registered = read_json(project / "results/register.json")
     assert (registered["name"], registered["alias"], registered["metric"]) == ("intersent", "champion", "operator_mrr")

@@ -89,7 +89,7 @@ def found_by_loop(encoder: GaussianEncoder, file: Path) -> float:
 
 def test_every_stage_runs_on_text_alone(project: Path, said: str) -> None:
     assert sorted(stages_run(said)) == ["evaluate", "experiment", "prepare", "register", "report", "tokenize", "train", "tune"]
-    assert "dev next-sentence accuracy" in said
+    assert "selection next-sentence accuracy" in said
     assert " sentences/s" in said
     assert not (project / "data/prepared/train/triplets.parquet").exists()
     registered = read_json(project / "results/register.json")
@@ -97,6 +97,7 @@ def test_every_stage_runs_on_text_alone(project: Path, said: str) -> None:
     page = (project / "report/report.md").read_text(encoding="utf-8")
     assert "## Running text" in page
     assert "## Transfer tasks" in page
+    assert "**Verdict:** quickthoughts version 1, the champion, is better than chance" in page
     assert "PR-AUC" not in page
 
 

@@ -39,7 +39,7 @@ def test_every_stage_runs_once_and_train_reuses_what_tune_trained(first: str) ->
     assert ran[-1] == "report"
     assert first.partition("Running stage 'train'")[2].count("reused, trained before") == 2
     # Progress: steps, loss, PR-AUC, speed, time left.
-    assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", first)
+    assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*selection PR-AUC \d+\.\d+.*triplets/s.*left", first)
 
 
 def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None:

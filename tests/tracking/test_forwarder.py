@@ -111,7 +111,7 @@ def test_known_trials_are_printed_and_logged_once(
         report_known(known, store, lambda each: f"seed {each.seed}", tracker, parent)
         printed = capsys.readouterr()
         assert printed.out.splitlines() == [
-            "seed 0: reused, trained before (best PR-AUC 0.80)",
+            "seed 0: reused, trained before (selection PR-AUC 0.80)",
             "seed 1: stopped early at step 10, in an earlier run",
         ]
         (warning,) = printed.err.splitlines()

@@ -62,7 +62,7 @@ def test_the_worse_half_is_stopped_at_a_rung_and_nowhere_else(stopper: Stopper, 
     stopper.scored(WORSE.digest, scored(20, 45.0))
     assert stopper.stopped == {WORSE.digest}
     folder = places.folder(WORSE)
-    assert "step 20: development PR-AUC 45.00 at scoring 2" in str(folder.stop(RULE))
+    assert "step 20: selection PR-AUC 45.00 at scoring 2" in str(folder.stop(RULE))
     assert folder.stop(EarlyStopping(grace_scorings=3, reduction_factor=2)) is None
     assert folder.stop(None) is None
 

@@ -85,7 +85,7 @@ def test_recipes_share_a_call_and_no_trial_is_trained_twice() -> None:
     assert [recipe_run.choice and recipe_run.choice.learning_rate for recipe_run in recipe_runs] == [1e-4, 1e-4]
     assert [trial.name for trial, _ in recipe_runs[0].finished] == [name("0.0001", 1), name("0.0001", 2)]
     assert len(recipe_runs[0].results) == 4
-    assert one_line(recipe_runs[0]) == "main recipe: development PR-AUC 71.50 ± 0.71 over 2 seeds"
+    assert one_line(recipe_runs[0]) == "main recipe: selection PR-AUC 71.50 ± 0.71 over 2 seeds"
 
 
 def test_with_early_stopping_each_recipe_has_its_own_call() -> None:
@@ -115,7 +115,7 @@ def test_a_recipe_that_fails_is_kept_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("lost", "failure", "line"),
     [
-        ((1,), None, "main recipe: development PR-AUC 72.00 over 1 seed, 1 failed"),
+        ((1,), None, "main recipe: selection PR-AUC 72.00 over 1 seed, 1 failed"),
         ((1, 2), "the loss is nan at step 3", "main recipe: failed: the loss is nan at step 3"),
     ],
 )

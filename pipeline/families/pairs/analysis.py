@@ -34,6 +34,8 @@ SERIES = {
 FEW_SENTENCES = 5
 """Lengths with fewer sentences than this have no point in variance_by_length."""
 ENTAILED = LABELS[ENTAILMENT]
+MISTAKES = "called entailment", "missed", "wrong direction"
+"""The mistakes of `worst_pairs`."""
 
 # Edges of the ratio of the longer to the shorter sentence: half octaves.
 _RATIOS = np.array([2**0.5, 2.0, 2**1.5, 4.0])
@@ -61,7 +63,7 @@ def analyse(table: pa.Table, threshold: float, entailment_if: EntailmentIf) -> A
     Raises:
         ValueError: a value is not finite.
     """
-    scores, labels = _columns(table), _by_label(table)
+    scores, labels = _columns(table), by_label(table)
     positive = called(scores["score"], threshold, entailment_if)
     lengths, of_variance = _variance_by_length(scores)
     calibrated, of_calibration = _calibration(scores)
@@ -81,7 +83,7 @@ def _columns(table: pa.Table) -> dict[str, Floats]:
     return found
 
 
-def _by_label(table: pa.Table) -> dict[str, Mask]:
+def by_label(table: pa.Table) -> dict[str, Mask]:
     """Each gold label that occurs, with its rows; "none" if a pair has no gold label."""
     label = table.column("label").to_numpy()
     every = {name: label == code for code, name in (*enumerate(LABELS), (NO_LABEL, "none"))}
@@ -194,6 +196,9 @@ class Pair(NamedTuple):
     ways, and without variances and relation head."""
     tokens: tuple[int, int]
     """Of premise and hypothesis."""
+    set_name: str = ""
+    texts: tuple[str, str] = "", ""
+    """Premise and hypothesis, where they may be shown."""
 
 
 def worst_pairs(tables: Sequence[pa.Table], thresholds: Sequence[float], entailment_if: EntailmentIf, n: int) -> list[Pair]:
@@ -220,16 +225,12 @@ def worst_pairs(tables: Sequence[pa.Table], thresholds: Sequence[float], entailm
         error = means["reverse_score"] - score
     elif "sim_ph" in means:
         error = means["sim_ph"] - means["sim_hp"]
-    kinds = {
-        "called entailment": (~entailed & positive, score),
-        "missed": (entailed & ~positive, -score),
-        "wrong direction": (one_way & (error >= 0), error),
-    }
+    kinds = (~entailed & positive, score), (entailed & ~positive, -score), (one_way & (error >= 0), error)
     pairs: list[Pair] = []
-    for mistake, (among, badness) in kinds.items():
+    for mistake, (among, badness) in zip(MISTAKES, kinds, strict=True):
         rows = np.flatnonzero(among)
         for row in rows[np.argsort(-badness[rows], kind="stable")][:n].tolist():
-            label = next(name for name, of in _by_label(tables[0]).items() if of[row])
+            label = next(name for name, of in by_label(tables[0]).items() if of[row])
             wrong = float(error[row]) if one_way[row] and np.isfinite(error[row]) else None
             tokens = int(means["premise_tokens"][row]), int(means["hypothesis_tokens"][row])
             pairs.append(Pair(mistake, row, label, float(score[row]), wrong, tokens))

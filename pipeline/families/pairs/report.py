@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,14 +41,15 @@ _PUBLISHED: Mapping[tuple[str, str], tuple[float, ...]] = {
     ("sick_test", "direction.sim"): (63.01, 61.62, 71.23, 69.22),
     ("sick_test", "direction.var"): (62.44, 62.18, 71.93, 70.13),
 }
+_BASELINES = ("always-no", "length-only", "hypothesis-only", "chance")
 _ENTAILMENT = (
     "Hypothesis-only is a classifier of the hypothesis's words that never sees the premise; hard pairs are those that it gets "
-    "wrong. Chance is the share of entailments. The threshold is the score with the highest accuracy on dev, or on the set that "
-    "evaluate.threshold_on names. Directed: right are the entailment pairs that hold one way; wrong are the neutral and "
-    "contradiction pairs, and every right pair turned round. A symmetric score reaches about half. Three-way: the likeliest "
-    "label by the relation head, where a reversed entailment counts as neutral. Length-only scores a pair by how many tokens "
-    "longer its premise is. The paper's: arXiv 2305.12990, Tables 1 and 2; BERT-base, all of SNLI and MultiNLI, mean of five "
-    "seeds; direction over all entailment pairs; never bold."
+    "wrong. Always-no calls no pair entailment; its PR-AUC is the share of entailments. The threshold is the score with the "
+    "highest accuracy on dev, or on the set that evaluate.threshold_on names. Directed: right are the entailment pairs that "
+    "hold one way; wrong are the neutral and contradiction pairs, and every right pair turned round. A symmetric score reaches "
+    "about half. Three-way: the likeliest label by the relation head, where a reversed entailment counts as neutral. Length-only "
+    "scores a pair by how many tokens longer its premise is. The paper's: arXiv 2305.12990, Tables 1 and 2; BERT-base, all of "
+    "SNLI and MultiNLI, mean of five seeds; direction over all entailment pairs; never bold."
 )
 _DIRECTION = (
     "Percent of the entailment pairs (number in brackets) whose premise is rightly said to entail the hypothesis: by score, the "
@@ -88,10 +88,15 @@ def headlines(results: Results) -> list[Headline]:
         direction.append(Measure(name, f"direction.{subset}{by}", heading))
     entailment = [Measure(name, "pr_auc", name) for name in sets]
     best: Baselines = {f"{QUOTED} best": {key: max(values) for key, values in _PUBLISHED.items()}}
+    # The baseline that is a recipe, if no recipe of the project has it.
+    rivals: Baselines = {} if any(r.objective == "simcse" and r.summary for r in results.recipes) else {"simcse": {}}
     return [
-        Headline("PR-AUC of entailment", entailment, {**_baselines(results, entailment), **best}),
+        Headline("PR-AUC of entailment", entailment, {**_baselines(results, entailment), **rivals, **best}),
         Headline("Direction of entailment", direction, {**_baselines(results, direction), **best}),
     ]
+
+
+champion = scores.champion
 
 
 def sections(results: Results, folder: Path) -> list[Section]:
@@ -113,9 +118,6 @@ def sections(results: Results, folder: Path) -> list[Section]:
             Measure(name, key, heading, key != "threshold", 3 if key == "threshold" else 1) for key, heading in _OF_SET.items()
         ]
         entailment += made(f"table-1-{k}", f"{of_set} {name}", shown)
-        cells = itertools.product(LABELS, repeat=2)
-        confusion = [Measure(name, f"confusion.{gold}.{called}", f"{gold} called {called}", False) for gold, called in cells]
-        entailment += made(f"table-11-{k}", f"Table 11. What the pairs of each label are called: {name}", confusion)
         measures = [
             Measure(name, f"direction.{subset}{by}", f"{heading} ({pairs:,.0f}): {by}", subset not in ("two_way_", "neutral_"))
             for subset, heading in _SUBSETS.items()
@@ -140,12 +142,11 @@ def sections(results: Results, folder: Path) -> list[Section]:
 
 
 def _baselines(results: Results, measures: Iterable[Measure]) -> dict[str, dict[tuple[str, str], float | None]]:
-    """Metrics of a classifier without the premise, of the more frequent answer, of the number of tokens, and of chance."""
-    rows: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
+    """Metrics of calling no pair entailment, of the number of tokens, of a classifier without the premise, and of chance."""
+    rows: dict[str, dict[tuple[str, str], float | None]] = {name: {} for name in _BASELINES}
     for m in measures:
         mean = partial(results.main.mean, m.set_name)
         rows["hypothesis-only"][m.key] = results.hypothesis_only.get(m.set_name, {}).get(m.metric)
-        rows["majority"][m.key] = mean("majority_accuracy") if m.metric == "accuracy" else None
         if m.metric.startswith("direction."):
             rows["length-only"][m.key] = mean(re.sub("(score|sim|var)$", "length_only", m.metric))
             rows["chance"][m.key] = 50.0
@@ -153,9 +154,10 @@ def _baselines(results: Results, measures: Iterable[Measure]) -> dict[str, dict[
             rows["length-only"][m.key] = mean(f"{m.metric}_length_only")
             part = "hard." if m.metric.startswith("hard.") else ""
             entailments, pairs = mean(f"{part}entailments"), mean(f"{part}pairs")
-            if m.metric in ("pr_auc", "hard.pr_auc", "average_precision") and entailments is not None and pairs:
-                rows["chance"][m.key] = 100 * entailments / pairs
-    return rows
+            if m.metric in ("accuracy", "pr_auc", "hard.pr_auc", "average_precision") and entailments is not None and pairs:
+                share = 100 * entailments / pairs
+                rows["always-no"][m.key] = 100 - share if m.metric == "accuracy" else share
+    return {name: row for name, row in rows.items() if row}
 
 
 def _labels(profile: Profile) -> list[Table]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.data.decision import called
 from pipeline.data.schema import LABELS
-from pipeline.families.pairs.analysis import ENTAILED, FEW_SENTENCES, SERIES, Analysis, Pair, analyse, worst_pairs
+from pipeline.families.pairs.analysis import FEW_SENTENCES, MISTAKES, SERIES, Analysis, Pair, analyse, by_label, worst_pairs
 from pipeline.report import page
 from pipeline.report.results import Results, contents_of, read_scores, read_table
 from pipeline.report.tables import SPREAD
@@ -146,9 +147,12 @@ def _drawn(results: Results, rows: Mapping[str, Iterable[Point]], plot: Plot, se
     traces = page.mean_lines({name: lines.values() for name, lines in seeds.items()})
     if not traces:
         return None
+    # Where no label has pairs, there is nothing to see.
+    lowest = min((x for of in seeds.values() for seed in of.values() for x, y in seed.values() if y >= 0.5), default=0)
+    x_axis = plot.x_axis if by_recipe else {**plot.x_axis, "range": [lowest - 0.05, 1.01]}
     traces += [page.grey_line([*grey], [*grey.values()], "length-only")] if grey else []
     traces += [page.grey_line([0, 1], [0, 100], "calibrated")] if plot.bin else []
-    return page.figure(id, set_name, "", traces, x=plot.x_axis, y={"title": plot.y_title})
+    return page.figure(id, set_name, "", traces, x=x_axis, y={"title": plot.y_title})
 
 
 def _precision_recall(results: Results, measures: Measures, set_name: str, number: int) -> page.Figure:
@@ -163,14 +167,14 @@ def _precision_recall(results: Results, measures: Measures, set_name: str, numbe
     for k, recipe in enumerate(results.recipes):
         # A model that calls no pair entailment has no precision.
         every = (model.shares for model in measures.get((recipe.name, set_name), {}).values())
-        both = ((shares.get(f"{ENTAILED} called entailment"), shares["precision"]) for shares in every)
+        both = ((shares.get("entailment called entailment"), shares["precision"]) for shares in every)
         points = [(recall, precision) for recall, precision in both if recall is not None and precision is not None]
         if points:
             recall, precision = (np.mean(points, axis=0) / 100).tolist()
             marker = {**page.look(k)["marker"], "size": 13}
             traces.append(page.line([recall], [precision], recipe.name, mode="markers", marker=marker, showlegend=False))
     pairs, entailments = (results.main.mean(set_name, key) or 0 for key in ("pairs", "entailments"))
-    traces += [page.grey_line([0, 1], [entailments / pairs] * 2, "chance")] if pairs else []
+    traces += [page.grey_line([0, 1], [entailments / pairs] * 2, "always-no")] if pairs else []
     x, y = {"title": "recall", "range": [0, 1.01]}, {"title": "precision", "range": [0, 1.02]}
     return page.figure(f"precision-recall-{number}", set_name, "The areas are the PR-AUC of Table 1.", traces, x=x, y=y)
 
@@ -210,6 +214,55 @@ def _shares(
     return page.table(id, title, f"{caption} {SPREAD}", columns, items)
 
 
+def champion(results: Results, seed: int) -> list[page.Block]:
+    """What the main recipe's model of a seed calls the pairs of each test set, and its ten worst pairs; none without pairs."""
+    sets = results.test_sets_with("accuracy")
+    text = (
+        "Rows: gold label; columns: what it calls the pairs, with their number and the share of the row; bold: right. Accuracy: "
+        "entailment or not, by the threshold."
+    )
+    blocks = [text, tuple(_confusion(results, seed, name, k) for k, name in enumerate(sets)), *_ten_worst(results, seed, sets)]
+    return blocks if sets else []
+
+
+def _confusion(results: Results, seed: int, set_name: str, number: int) -> page.Table:
+    """The pairs of each gold label by what they are called: three labels with a relation head, otherwise entailment or not."""
+    path, table = read_scores(results.main, set_name, seed)
+    metrics = results.main.per_seed[seed][set_name]
+    with contents_of(path):
+        names = LABELS if "relation" in table.column_names else (LABELS[0], "not entailment")
+        yes = called(table["score"].to_numpy(), metrics["threshold"], results.entailment_if)
+        calls = table["relation"].to_numpy() if names is LABELS else np.where(yes, 0, 1)
+        labels = by_label(table)
+
+    def cell(gold: str, k: int) -> page.Cell:
+        n, pairs = int((calls[labels[gold]] == k).sum()), int(labels[gold].sum())
+        right = names[k] == gold or (names[k] not in LABELS and gold != LABELS[0])
+        return page.Cell(f"{n:,} ({page.share(100 * n / pairs)})", best=right)
+
+    columns: dict[str, Callable[[str], object]] = {"gold label (pairs)": lambda gold: f"{gold} ({labels[gold].sum():,})"}
+    columns |= {name: lambda gold, k=k: cell(gold, k) for k, name in enumerate(names)}
+    others = {
+        "always-no": 100 - 100 * metrics["entailments"] / metrics["pairs"],
+        "hypothesis-only": results.hypothesis_only.get(set_name, {}).get("accuracy"),
+    }
+    compared = ", ".join(f"{name} {page.share(value)}" for name, value in others.items() if value is not None)
+    of_three = f"; three labels: {page.share(metrics['three_way'])}" if "three_way" in metrics else ""
+    caption, title = f"{compared}{of_three}.", f"{set_name}: accuracy {page.share(metrics['accuracy'])}"
+    return page.table(f"confusion-{number}", title, caption, columns, labels)[0]
+
+
+def _ten_worst(results: Results, seed: int, sets: Sequence[str]) -> list[page.Block]:
+    if results.examples != "full":
+        return ["To see its ten worst pairs here, set report.examples: full in params.yaml and run: dvc repro -s report"]
+    metrics = results.main.per_seed[seed]
+    every = [one for name in sets for one in _worst(results, name, [seed])]
+    every.sort(key=lambda one: -abs(one.score - metrics[one.set_name]["threshold"]))
+    ten = [one for mistake in MISTAKES[:2] for one in [one for one in every if one.mistake == mistake][:WORST]]
+    caption = f"The {WORST} that are called entailment and are not, and the {WORST} missed, furthest from the threshold."
+    return [*_worst_table(results, "worst", "Its ten worst pairs", caption, ten)]
+
+
 def _examples(results: Results) -> list[page.Section]:
     """The pairs of the main recipe that go most wrong; none if the parameters hide them."""
     text = (
@@ -218,30 +271,38 @@ def _examples(results: Results) -> list[page.Section]:
         "the first is 1. Scores × 100; direction is the pair's score − that of the pair turned round, negative where it is wrong."
     )
     sets = [] if results.examples == "none" else results.test_sets_with("accuracy")
-    tables = [one for k, name in enumerate(sets) for one in _worst(results, name, k)]
+    worst = [one for name in sets for one in _worst(results, name, results.main.per_seed)]
+    tables = _worst_table(results, "examples-table", "Worst pairs of each set", "", worst)
     return [page.Section("examples", "Which pairs go most wrong", (text, *tables))] if tables else []
 
 
-def _worst(results: Results, set_name: str, number: int) -> list[page.Table]:
+def _worst_table(results: Results, id: str, title: str, caption: str, worst: Iterable[Pair]) -> list[page.Table]:
+    columns: dict[str, Callable[[Pair], object]] = {"what goes wrong": lambda one: f"{one.label}, {one.mistake}"}
+    if results.examples == "full":
+        columns |= {"premise": lambda one: one.texts[0], "hypothesis": lambda one: one.texts[1]}
+    columns |= {
+        "score": lambda one: 100 * one.score,
+        "direction": lambda one: page.percent(None if (error := one.direction_error) is None else -100 * error, 3),
+        "tokens p : h": lambda one: "{} : {}".format(*one.tokens),
+        "set, row": lambda one: f"{one.set_name}, {one.row + 1}",
+    }
+    return page.table(id, title, caption, columns, worst)
+
+
+def _worst(results: Results, set_name: str, seeds: Iterable[int]) -> list[Pair]:
+    """The worst pairs of the main recipe on a set, by the means over these seeds."""
     recipe = results.main
-    scores = [read_scores(recipe, set_name, seed)[1] for seed in recipe.per_seed]
-    thresholds = [sets[set_name]["threshold"] for sets in recipe.per_seed.values()]
+    scores = [read_scores(recipe, set_name, seed)[1] for seed in seeds]
+    thresholds = [recipe.per_seed[seed][set_name]["threshold"] for seed in seeds]
     with contents_of(recipe.scores / set_name):
         pairs = worst_pairs(scores, thresholds, results.entailment_if, WORST)
-    columns: dict[str, Callable[[Pair], object]] = {
-        "what goes wrong": lambda pair: pair.mistake,
-        "row": lambda pair: pair.row + 1,
-        "gold label": lambda pair: pair.label,
-        "score": lambda pair: 100 * pair.score,
-        "direction": lambda pair: page.percent(None if pair.direction_error is None else -100 * pair.direction_error, 3),
-        "tokens p : h": lambda pair: f"{pair.tokens[0]} : {pair.tokens[1]}",
-    }
-    if results.examples == "full":
-        path = results.prepared / ("dev/dev.parquet" if set_name == "dev" else f"tests/{set_name}.parquet")
-        prepared, scored = read_table(path), scores[0].num_rows
-        if prepared.num_rows != scored:
-            why = f"{prepared.num_rows} rows, but {scored} were scored"
-            raise UserError(f"{path}: {why}; run `dvc repro` so that both are of the same data")
-        for side in ("premise", "hypothesis"):
-            columns[side] = lambda pair, texts=prepared[side]: texts[pair.row].as_py()
-    return page.table(f"examples-{number}", f"Worst pairs of {set_name}", "", columns, pairs)
+    pairs = [pair._replace(set_name=set_name) for pair in pairs]
+    if results.examples != "full":
+        return pairs
+    path = results.prepared / ("dev/dev.parquet" if set_name == "dev" else f"tests/{set_name}.parquet")
+    prepared, scored = read_table(path), scores[0].num_rows
+    if prepared.num_rows != scored:
+        why = f"{prepared.num_rows} rows, but {scored} were scored"
+        raise UserError(f"{path}: {why}; run `dvc repro` so that both are of the same data")
+    sides = prepared["premise"], prepared["hypothesis"]
+    return [pair._replace(texts=tuple(side[pair.row].as_py() for side in sides)) for pair in pairs]

@@ -39,8 +39,8 @@ def nli_metrics(
     `length_only` is the baseline "the sentence with more tokens entails the other; a tie counts half". Direction by sim or var is
     absent if the table has no variances. The metrics of a subset without pairs are absent, too.
 
-    `directed_pr_auc` and `directed_average_precision` ask for both at once (`metrics.directed`). Their length-only baseline
-    scores a pair by how many tokens longer its premise is.
+    `directed_pr_auc` and `directed_average_precision` ask for both at once (`metrics.directed`). The length-only baseline of all
+    areas scores a pair by how many tokens longer its premise is.
 
     With a relation head, direction by `score` compares the scores of a pair both ways, and `similarity.pr_auc` and the like are
     those of the similarity alone. `three_way` is the accuracy of the likeliest label, and `confusion.GOLD.CALLED` the share of a
@@ -76,7 +76,8 @@ def nli_metrics(
             if (gold == k).any():
                 out[f"confusion.{label}.{other}"] = 100 * float((called_so[gold == k] == j).mean())
     excess = columns["premise_tokens"].astype(np.float64) - columns["hypothesis_tokens"]
-    out |= {f"{name}_length_only": value for name, value in _directed(columns, excess, -excess).items()}
+    by_length = _both_areas(labels, excess) | _directed(columns, excess, -excess)
+    out |= {f"{name}_length_only": value for name, value in by_length.items()}
     longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
     one_way, two_way = columns["reverse_label"] > ENTAILMENT, columns["reverse_label"] == ENTAILMENT
     subsets = {

@@ -89,7 +89,7 @@ def _dropped(profile: Profile) -> Iterator[str]:
 
 def _shortcuts(profile: Profile) -> Iterator[str]:
     given_away = [
-        f"{name} {numbers['pr_auc']:.1f} (chance {numbers['entailments']:.1f})"
+        f"{name} {numbers['pr_auc']:.1f} (always-no {numbers['entailments']:.1f})"
         for name, numbers in profile["hypothesis_only"].items()
         if "pr_auc" in numbers and numbers["pr_auc"] - numbers["entailments"] > HYPOTHESIS_ONLY_OVER_CHANCE
     ]
