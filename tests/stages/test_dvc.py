@@ -41,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 path.write_text("{}", encoding="utf-8")
             else:
                 path.mkdir(parents=True, exist_ok=True)
-                for name in ("x", "best.yaml", "outcomes.json"):
+                for name in ("x", "best.yaml", "outcomes.json", "tokens.json"):
                     (path / name).write_text("x", encoding="utf-8")
     dvc(root, "commit", "--force", "--quiet")
     return root
