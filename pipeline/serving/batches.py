@@ -19,10 +19,11 @@ from pipeline.serving.replica import CALLS, Answered, Job
 
 # Sentences in a call of small requests, at most.
 BATCH = 256
-PIECE = 32
-"""Sentences in a call of a larger request, which is divided: a small request need not wait long for a call to end."""
-# Characters for each sentence of a piece: longer ones take longer.
-_CHARACTERS = 512
+PIECE = 8
+"""Sentences in a piece of a larger request. After a small request, they are sent one by one, so that the next one waits for one
+piece at most, and else as many as a batch has."""
+# Characters for each sentence of a piece: longer ones take longer. Seconds after which small requests are no longer expected.
+_CHARACTERS, _QUIET = 512, 10.0
 # How often requests are sent, alone and together, and seconds before they are sent again, which double.
 _ATTEMPTS, _TOGETHER, _PAUSE = 6, 2, 0.05
 
@@ -53,6 +54,7 @@ class Batches:
         self._waiting: deque[_Entry] = deque()
         # The pieces of each larger request. A replica has at most one of their calls, so that the other one is free.
         self._large: deque[deque[_Entry]] = deque()
+        self._last_small = -math.inf
         self._large_calls: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -69,6 +71,7 @@ class Batches:
             self._large.append(entries)
         else:
             self._waiting += entries
+            self._last_small = loop.time()
         self._go()
         try:
             return _merged(await asyncio.gather(*answers))
@@ -81,10 +84,10 @@ class Batches:
             raise
 
     def _go(self) -> None:
-        while len(self._calls) < CALLS * self.replicas and (batch := (piece := self._next_piece()) or self._next()):
+        while len(self._calls) < CALLS * self.replicas and (batch := (pieces := self._next_pieces()) or self._next()):
             call = asyncio.create_task(self._call(batch))
             self._calls.add(call)
-            if piece:
+            if pieces:
                 self._large_calls.add(call)
             call.add_done_callback(self._done)
 
@@ -93,13 +96,17 @@ class Batches:
         self._large_calls.discard(call)
         self._go()
 
-    def _next_piece(self) -> list[_Entry]:
-        """A piece of the next of the larger requests, which take turns."""
-        while self._large and len(self._large_calls) < self.replicas:
+    def _next_pieces(self) -> list[_Entry]:
+        """Pieces of the larger requests, which take turns."""
+        batch: list[_Entry] = []
+        quiet = asyncio.get_running_loop().time() - self._last_small > _QUIET
+        while self._large and len(self._large_calls) < self.replicas and len(batch) < (BATCH // PIECE if quiet else 1):
             if pieces := self._large.popleft():
                 self._large.append(pieces)
-                return [pieces.popleft()]
-        return []
+                if batch and pieces[0][0].write != batch[0][0].write:
+                    break
+                batch.append(pieces.popleft())
+        return batch
 
     def _next(self) -> list[_Entry]:
         """The oldest requests that fit into a batch, at least one if any waits. Requests that were given up are left out."""

@@ -22,8 +22,12 @@ HEADER_SECONDS = 10
 """Time for the headers of a request, from the start of the connection or from their first byte."""
 BURST = 64
 """Connections that are accepted at once, so that accepting many does not delay the others."""
-# Files that the process itself opens; and a connection may read a file of the page /docs.
-_OWN_FILES, _FILES_EACH = 256, 2
+FILES = 64
+"""Files of the page /docs that are sent at once."""
+# Files that are no connection: those of the process itself and of the page, and connections that are accepted or just closed.
+_OTHER_FILES = 512
+# The most bytes of answers that wait for their clients to read, and what one takes besides.
+_UNREAD, _ANSWERING = 64_000_000, 250_000
 # Requests that may wait on a connection for the one before them, and bytes that are parsed at once.
 _PIPELINED, _PIECE = 8, 16_384
 
@@ -37,7 +41,7 @@ class Connections:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.limits, self.most = limits, limits.connections
         if hard != resource.RLIM_INFINITY:
-            self.most = max(BURST, min(self.most, (hard - _OWN_FILES) // _FILES_EACH))
+            self.most = max(BURST, min(self.most, hard - _OTHER_FILES))
         if self.most < limits.connections:
             log.warning(f"serve: at most {self.most} connections, since `ulimit -n` is {hard}; raise it for more")
         self._all: dict[BoundedHttp, None] = {}
@@ -45,6 +49,8 @@ class Connections:
         # The oldest first: those without a complete request since they began to send one, and those between two requests.
         self._sending: dict[BoundedHttp, None] = {}
         self._idle: dict[BoundedHttp, None] = {}
+        # Those whose client does not read its answer.
+        self._unread: dict[BoundedHttp, None] = {}
 
     def add(self, new: BoundedHttp) -> None:
         """Take a connection, in place of another one if there are too many of its address or in all."""
@@ -52,11 +58,10 @@ class Connections:
         self._addresses[new.address] += 1
         of_address = self._addresses[new.address] > self.limits.per_address
         if of_address or len(self._all) > self.most:
-            others = chain(self._sending, self._idle, [new])
+            others = chain(self._sending, self._unread, self._idle, [new])
             oldest = next(one for one in others if not of_address or one.address == new.address)
             oldest.refuse(503, "too many connections are open; try again later")
-            oldest.transport.abort()
-            self.remove(oldest)
+            self._end(oldest)
         if new in self._all:
             self._sending[new] = None
 
@@ -67,6 +72,20 @@ class Connections:
         if one in self._all and (one.in_body or not one.busy):
             (self._sending if one.in_body else self._idle)[one] = None
 
+    def wait_for_reader(self, one: BoundedHttp, wait: bool) -> None:
+        """Note that a client reads slowly, or has caught up. If too much waits to be read, the oldest answers are given up."""
+        self._unread.pop(one, None)
+        if wait and one in self._all:
+            self._unread[one] = None
+            sizes = [other.transport.get_write_buffer_size() + _ANSWERING for other in self._unread]
+            while sum(sizes) > _UNREAD and len(sizes) > 1:
+                self._end(next(iter(self._unread)))
+                del sizes[0]
+
+    def _end(self, one: BoundedHttp) -> None:
+        one.transport.abort()
+        self.remove(one)
+
     def remove(self, one: BoundedHttp) -> None:
         """Forget a connection that has ended."""
         if one in self._all:
@@ -74,8 +93,8 @@ class Connections:
             self._addresses[one.address] -= 1
             if not self._addresses[one.address]:
                 del self._addresses[one.address]
-        self._sending.pop(one, None)
-        self._idle.pop(one, None)
+        for some in (self._sending, self._idle, self._unread):
+            some.pop(one, None)
 
     async def watch(self) -> None:
         """End connections that are too slow, until cancelled."""
@@ -185,6 +204,16 @@ class BoundedHttp(HttpToolsProtocol):
         self._bytes, self._began, self.in_body = 0, None, False
         super().on_message_complete()
         self._all_connections.move(self)
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read more."""
+        super().pause_writing()
+        self._all_connections.wait_for_reader(self, True)
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        super().resume_writing()
+        self._all_connections.wait_for_reader(self, False)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of a body that was refused."""

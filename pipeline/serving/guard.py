@@ -15,7 +15,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.serving.connections import HEADER_BYTES, LONG_HEADER
+from pipeline.serving.connections import FILES, HEADER_BYTES, LONG_HEADER
 from pipeline.serving.limits import Limits, Refusal, error_body, loopback
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import PATHS
@@ -58,6 +58,7 @@ class Guard:
         # Requests whose body is complete, and bytes of these bodies; bodies that are not complete, and bytes of those.
         self._in_progress = self._answering = self._uploaded = 0
         self._uploads: set[_Upload] = set()
+        self._files = 0
         metrics.in_progress.set_function(lambda: self._in_progress)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +99,16 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._tokens and not _local(headers.get(b"host", b"")):
             raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
-        if scope["path"] in OPEN or scope["path"].startswith(STATIC):
+        if scope["path"].startswith(STATIC):
+            if self._files >= FILES:
+                raise Refusal(503, "the scripts of this page are being sent to many clients; try again later")
+            self._files += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._files -= 1
+            return
+        if scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         if self._tokens and not self._known(headers.get(b"authorization", b"")):

@@ -183,14 +183,14 @@ def test_large_bodies_that_stop_before_their_end_make_room(server: Server) -> No
             with suppress(OSError):
                 connection.sendall(large(6 * MB, 7 * MB))
         time.sleep(0.5)
-        answers = []
+        answers: list[bytes] = []
         for connection in uploads:
+            connection.settimeout(0.2)
             # Some are still allowed to go on.
-            with suppress(TimeoutError):
-                answers.append(said(connection, until=time.monotonic() + 0.2))
+            with connection, suppress(TimeoutError):
+                answers.append(connection.recv(1000))
     assert len(answers) >= 30
-    assert {answer[9:12] for answer in answers} <= {b"", b"503"}
-    assert any(b"too many large requests" in answer for answer in answers)
+    assert all(b"503" in answer and b"too many large requests" in answer for answer in answers)
 
 
 def test_an_endless_body_is_refused_and_its_connection_ended(server: Server) -> None:
