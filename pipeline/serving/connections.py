@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
-from collections import Counter
-from itertools import chain
 from typing import Any
 
 import orjson
@@ -28,6 +26,8 @@ FILES = 64
 _OTHER_FILES = 512
 # The most bytes of answers that wait for their clients to read, and what one takes besides.
 _UNREAD, _ANSWERING = 64_000_000, 250_000
+# The rank of a connection that never makes room.
+_BUSY = 3
 # Requests that may wait on a connection for the one before them, and bytes that are parsed at once.
 _PIPELINED, _PIECE = 8, 16_384
 
@@ -44,43 +44,31 @@ class Connections:
             self.most = max(BURST, min(self.most, hard - _OTHER_FILES))
         if self.most < limits.connections:
             log.warning(f"serve: at most {self.most} connections, since `ulimit -n` is {hard}; raise it for more")
+        # The longest without a complete request and its answer first.
         self._all: dict[BoundedHttp, None] = {}
-        self._addresses: Counter[str] = Counter()
-        # The oldest first: those without a complete request since they began to send one, and those between two requests.
-        self._sending: dict[BoundedHttp, None] = {}
-        self._idle: dict[BoundedHttp, None] = {}
-        # Those whose client does not read its answer.
-        self._unread: dict[BoundedHttp, None] = {}
 
     def add(self, new: BoundedHttp) -> None:
         """Take a connection, in place of another one if there are too many of its address or in all."""
+        same, every = [one for one in self._all if one.address == new.address], list(self._all)
         self._all[new] = None
-        self._addresses[new.address] += 1
-        of_address = self._addresses[new.address] > self.limits.per_address
-        if of_address or len(self._all) > self.most:
-            others = chain(self._sending, self._unread, self._idle, [new])
-            oldest = next(one for one in others if not of_address or one.address == new.address)
+        if rivals := same if len(same) >= self.limits.per_address else every if len(every) >= self.most else []:
+            oldest = next((one for rank in range(_BUSY) for one in rivals if one.rank == rank), new)
             oldest.refuse(503, "too many connections are open; try again later")
             self._end(oldest)
-        if new in self._all:
-            self._sending[new] = None
 
-    def move(self, one: BoundedHttp) -> None:
-        """Note that a connection has sent a whole request, or got its answer."""
-        self._sending.pop(one, None)
-        self._idle.pop(one, None)
-        if one in self._all and (one.in_body or not one.busy):
-            (self._sending if one.in_body else self._idle)[one] = None
+    def answered(self, one: BoundedHttp) -> None:
+        """Note that a connection got an answer: others are older now."""
+        if one in self._all:
+            del self._all[one]
+            self._all[one] = None
 
-    def wait_for_reader(self, one: BoundedHttp, wait: bool) -> None:
-        """Note that a client reads slowly, or has caught up. If too much waits to be read, the oldest answers are given up."""
-        self._unread.pop(one, None)
-        if wait and one in self._all:
-            self._unread[one] = None
-            sizes = [other.transport.get_write_buffer_size() + _ANSWERING for other in self._unread]
-            while sum(sizes) > _UNREAD and len(sizes) > 1:
-                self._end(next(iter(self._unread)))
-                del sizes[0]
+    def bound_unread(self) -> None:
+        """Give up the oldest answers if too much waits for clients to read it."""
+        unread = [one for one in self._all if one.flow.write_paused]
+        sizes = [one.transport.get_write_buffer_size() + _ANSWERING for one in unread]
+        for number, one in enumerate(unread[:-1]):
+            if sum(sizes[number:]) > _UNREAD:
+                self._end(one)
 
     def _end(self, one: BoundedHttp) -> None:
         one.transport.abort()
@@ -88,13 +76,7 @@ class Connections:
 
     def remove(self, one: BoundedHttp) -> None:
         """Forget a connection that has ended."""
-        if one in self._all:
-            del self._all[one]
-            self._addresses[one.address] -= 1
-            if not self._addresses[one.address]:
-                del self._addresses[one.address]
-        for some in (self._sending, self._idle, self._unread):
-            some.pop(one, None)
+        self._all.pop(one, None)
 
     async def watch(self) -> None:
         """End connections that are too slow, until cancelled."""
@@ -129,6 +111,13 @@ class BoundedHttp(HttpToolsProtocol):
     def busy(self) -> bool:
         """Whether a request waits for its answer."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def rank(self) -> int:
+        """How soon it has to make room for others: while it sends a request, while its answer is not read, between requests."""
+        if self.flow.write_paused:
+            return 1
+        return _BUSY if self.busy and not self.in_body else 0 if self.in_body or self._began is not None else 2
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, if there is a place."""
@@ -203,23 +192,17 @@ class BoundedHttp(HttpToolsProtocol):
         """End the request; another one may follow."""
         self._bytes, self._began, self.in_body = 0, None, False
         super().on_message_complete()
-        self._all_connections.move(self)
 
     def pause_writing(self) -> None:
         """Wait until the client has read more."""
         super().pause_writing()
-        self._all_connections.wait_for_reader(self, True)
-
-    def resume_writing(self) -> None:
-        """Write on."""
-        super().resume_writing()
-        self._all_connections.wait_for_reader(self, False)
+        self._all_connections.bound_unread()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of a body that was refused."""
         self._ahead, self._began = 0, self.loop.time() if self.in_body else None
         super().on_response_complete()
-        self._all_connections.move(self)
+        self._all_connections.answered(self)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or one pipelined request too many, once the requests before it are answered."""

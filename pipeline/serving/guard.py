@@ -6,8 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
 from itertools import chain
 from urllib.parse import urlsplit
 
@@ -33,21 +32,6 @@ _SLOW = f"the body of the request came too slowly; send at least {_BODY_RATE} by
 _SMALL = 65_536
 
 
-@dataclass(slots=True, eq=False)
-class _Upload:
-    """A body that arrives."""
-
-    time: asyncio.Timeout
-    parts: bytearray = field(default_factory=bytearray)
-    crowded: bool = False
-    """Whether it has to make room for others."""
-
-    def end_at(self, when: float) -> None:
-        """Give it up at a time of the event loop, if that is not decided yet."""
-        if not self.crowded and not self.time.expired():
-            self.time.reschedule(when)
-
-
 class Guard:
     """An ASGI application around another one."""
 
@@ -57,8 +41,8 @@ class Guard:
         self._tokens = [token.encode() for token in tokens]
         # Requests whose body is complete, and bytes of these bodies; bodies that are not complete, and bytes of those.
         self._in_progress = self._answering = self._uploaded = 0
-        self._uploads: set[_Upload] = set()
-        self._files = 0
+        self._uploads: dict[asyncio.Timeout, bytearray] = {}
+        self._files = asyncio.Semaphore(FILES)
         metrics.in_progress.set_function(lambda: self._in_progress)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,17 +83,12 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._tokens and not _local(headers.get(b"host", b"")):
             raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
-        if scope["path"].startswith(STATIC):
-            if self._files >= FILES:
-                raise Refusal(503, "the scripts of this page are being sent to many clients; try again later")
-            self._files += 1
-            try:
+        if scope["path"] in OPEN or scope["path"].startswith(STATIC):
+            # The number of open files is limited, and probes use none.
+            if scope["path"] not in OPEN and self._files.locked():
+                raise Refusal(503, "too many clients fetch this file; try again later")
+            async with nullcontext() if scope["path"] in OPEN else self._files:
                 await self._app(scope, receive, send)
-            finally:
-                self._files -= 1
-            return
-        if scope["path"] in OPEN:
-            await self._app(scope, receive, send)
             return
         if self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
@@ -144,32 +123,34 @@ class Guard:
             raise _too_large(most)
         clock = asyncio.get_running_loop().time
         slow = clock() + _BODY_SECONDS
-        upload = _Upload(asyncio.timeout_at(min(deadline, slow)))
+        time_left, parts, crowded = asyncio.timeout_at(min(deadline, slow)), bytearray(), False
         try:
-            async with upload.time:
-                self._uploads.add(upload)
+            async with time_left:
+                self._uploads[time_left] = parts
                 try:
                     while True:
                         message = await receive()
                         if message["type"] == "http.disconnect":
                             raise Refusal(400, "the connection ended before the request was complete")
-                        upload.parts += (part := message.get("body", b""))
+                        parts += (part := message.get("body", b""))
                         self._uploaded += len(part)
-                        if len(upload.parts) > most:
+                        if len(parts) > most:
                             raise _too_large(most)
                         if not message.get("more_body", False):
-                            return bytes(upload.parts)
-                        upload.end_at(min(deadline, clock() + _BODY_SECONDS, slow + len(upload.parts) / _BODY_RATE))
-                        if self._uploaded > max(self._limits.bytes_together, most):
+                            return bytes(parts)
+                        if time_left in self._uploads and not time_left.expired():
+                            time_left.reschedule(min(deadline, clock() + _BODY_SECONDS, slow + len(parts) / _BODY_RATE))
+                        if self._uploads and self._uploaded > max(self._limits.bytes_together, most):
                             # The largest makes room, so that small ones need not wait.
-                            largest = max(self._uploads, key=lambda one: 0 if one.crowded else len(one.parts))
-                            largest.end_at(0)
-                            largest.crowded = True
+                            largest = max(self._uploads, key=lambda one: len(self._uploads[one]))
+                            del self._uploads[largest]
+                            if not largest.expired():
+                                largest.reschedule(0)
                 finally:
-                    self._uploads.remove(upload)
-                    self._uploaded -= len(upload.parts)
+                    crowded = self._uploads.pop(time_left, None) is None
+                    self._uploaded -= len(parts)
         except TimeoutError:
-            if upload.crowded:
+            if crowded:
                 raise Refusal(503, "too many large requests arrive; try again later") from None
             raise Refusal(408, _SLOW) from None
 
