@@ -82,7 +82,8 @@ def _parser() -> Parser:
     )
     for field in dataclasses.fields(Limits):
         words = f"the most {field.metadata['help']}; default: {field.default}"
-        parser.add_argument(f"--max-{field.name}", type=whole(1), default=field.default, metavar="N", help=words)
+        option = f"--max-{field.name.replace('_', '-')}"
+        parser.add_argument(option, type=whole(1), default=field.default, metavar="N", help=words)
     return parser
 
 

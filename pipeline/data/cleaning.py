@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ STRIPPED = _WHITE + _ZERO_WIDTH
 """Invisible characters, removed at both ends of a sentence."""
 # A character that shows something: no white space, control or format character, mark without a letter, or lost character.
 _VISIBLE = r"[^\pZ\pC\pM\x{FFFD}]"
+_LETTER = re.compile(r"\w")
 KEPT = 0
 REASONS = ("not_selected", "no_gold_label", "empty", "duplicate", "contradictory_labels", "leaked_pair", "leaked_premise")
 """Drop reasons in the order of the tests; a row gets the first that applies. The code of a reason is its position plus one."""
@@ -28,8 +30,10 @@ Reasons = npt.NDArray[np.int8]
 
 def is_empty(text: str) -> bool:
     """True if no character of a text shows something: tokenizers remove the others, so no model can say anything about it."""
-    # Half a character (Cs) is a fault of its own.
-    return all(((kind := unicodedata.category(one)) != "Cs" and kind[0] in "ZCM") or one == "\ufffd" for one in text)
+    # Half a character (Cs) is a fault of its own. Letters and digits first, and each other character once: texts may be long.
+    return not _LETTER.search(text) and all(
+        ((kind := unicodedata.category(one)) != "Cs" and kind[0] in "ZCM") or one == "\ufffd" for one in set(text)
+    )
 
 
 def stripped(texts: pa.Array) -> pa.Array:

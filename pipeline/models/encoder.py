@@ -46,6 +46,8 @@ _BACKBONE = "backbone_config"
 _OWN = ("format", "model", "dim")
 # Outside training: the number of blocks of equal length that a forward pass is divided into.
 _ENCODE_BLOCKS = 4
+# Characters of a text for each token of the model that are read at first, and words that these must have beyond the model's.
+_CHARACTERS, _FURTHER_WORDS = 16, 64
 
 
 class GaussianEncoder(GaussianNetwork, SentencePairs):
@@ -341,7 +343,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                 raise UserError(f"sentence {row} has half a character (a lone surrogate); remove it")
         number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         distinct = np.array([number[text] for text in texts], dtype=np.int64)
-        ids, reading = self._ids(list(number)) if texts else ([], Reading(np.zeros(0, dtype=np.bool_), np.zeros(0)))
+        ids, reading = self._ids(list(number))
         pad: Any = self.tokenizer.pad_token_id
         store = TokenStore.of(ids, int(pad))
         order = np.argsort(store.length, kind="stable")
@@ -359,16 +361,30 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
 
     def _ids(self, texts: list[str]) -> tuple[list[list[int]], Reading]:
         """The token ids of each sentence, and how they were read."""
-        tokenized: Any = self.tokenizer(texts, truncation=True, max_length=self.longest, return_overflowing_tokens=True)
-        # The tokenizer returns the overflow of a sentence as extra rows right after the sentence's own row.
-        sentence_numbers = np.asarray(tokenized["overflow_to_sample_mapping"])
-        first = np.flatnonzero(np.diff(sentence_numbers, prepend=-1))
-        cut = np.bincount(sentence_numbers, minlength=len(texts)) > 1
-        ids = [tokenized["input_ids"][row] for row in first]
+        most = _CHARACTERS * self.longest if self.tokenizer.truncation_side == "right" else None
+        read = self._tokenized([text[:most] for text in texts]) if texts else []
+        for row, (text, (_, further)) in enumerate(zip(texts, read, strict=True)):
+            # A tokenizer divides text into words, and where a text was cut, only the last words differ from those of the whole.
+            if most is not None and len(text) > most and (further or 0) < _FURTHER_WORDS:
+                read[row] = self._tokenized([text])[0]
+        ids = [row for row, _ in read]
         unknown: Any = self.tokenizer.unk_token_id
         # Without the tokens before and after each text.
         shares = [row.count(unknown) / max(1, len(row) - 2) for row in ids]
-        return ids, Reading(cut, np.array(shares, dtype=np.float64))
+        cut, lengths = [further is not None for _, further in read], [len(row) for row in ids]
+        return ids, Reading(np.array(cut, dtype=np.bool_), np.array(shares, dtype=np.float64), np.array(lengths, dtype=np.int64))
+
+    def _tokenized(self, texts: list[str]) -> list[tuple[list[int], int | None]]:
+        """The token ids of each text, and how many words are beyond them; None if the text was not cut."""
+        tokenized: Any = self.tokenizer(texts, truncation=True, max_length=self.longest, return_overflowing_tokens=True)
+        # The tokenizer returns the overflow of a text as extra rows right after the text's own row.
+        first = np.flatnonzero(np.diff(tokenized["overflow_to_sample_mapping"], prepend=-1, append=len(texts)))
+
+        def word(row: int) -> int:
+            return max((word for word in tokenized.word_ids(row) if word is not None), default=0)
+
+        ids, rows = tokenized["input_ids"], zip(first[:-1].tolist(), first[1:].tolist(), strict=True)
+        return [(ids[row], word(end - 1) - word(row) if end - row > 1 else None) for row, end in rows]
 
 
 def _without_padding(encoded: Gaussian) -> Gaussian:

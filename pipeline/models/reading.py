@@ -18,6 +18,8 @@ class Reading(NamedTuple):
     """(n,) whether the text was longer than the model reads."""
     unknown: NDArray[np.float64]
     """(n,) share of its tokens that the vocabulary does not have."""
+    tokens: NDArray[np.int64]
+    """(n,) tokens that the model reads, with those before and after the text."""
 
     def lines(self, longest: int) -> list[str]:
         """A line for each fault that people should know of; `longest`: the tokens that the model reads."""
@@ -29,7 +31,7 @@ class Reading(NamedTuple):
 
     def of(self, rows: slice | NDArray[np.int64]) -> Reading:
         """That of some of the texts."""
-        return Reading(self.cut[rows], self.unknown[rows])
+        return Reading(self.cut[rows], self.unknown[rows], self.tokens[rows])
 
     @property
     def strange(self) -> int:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
+import numpy as np
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
+from pipeline.gaussian.distribution import Gaussian
 from pipeline.serving.limits import Refusal
 from pipeline.serving.replica import CALLS, Answered, Job
 
-# Sentences in a call, at most, unless one request alone has more.
+# Sentences in a call of small requests, at most.
 BATCH = 256
+PIECE = 8
+"""Sentences in a piece of a larger request. After a small request, they are sent one by one, so that the next one waits for one
+piece at most, and else as many as a batch has."""
+# Characters for each sentence of a piece: longer ones take longer. Seconds after which small requests are no longer expected.
+_CHARACTERS, _QUIET = 512, 10.0
 # How often requests are sent, alone and together, and seconds before they are sent again, which double.
 _ATTEMPTS, _TOGETHER, _PAUSE = 6, 2, 0.05
+
+
+_Entry = tuple[Job, asyncio.Future[Answered]]
 
 
 class Batches:
@@ -39,7 +51,11 @@ class Batches:
         """Replicas that run; each gets `CALLS` calls at once."""
         self.seconds = seconds
         self._send, self._on_resend = send, on_resend
-        self._waiting: deque[tuple[Job, asyncio.Future[Answered]]] = deque()
+        self._waiting: deque[_Entry] = deque()
+        # The pieces of each larger request. A replica has at most one of their calls, so that the other one is free.
+        self._large: deque[deque[_Entry]] = deque()
+        self._last_small = -math.inf
+        self._large_calls: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[None]] = set()
 
     async def answer(self, job: Job) -> Answered:
@@ -48,29 +64,53 @@ class Batches:
         Raises:
             Refusal: several replicas in a row died with it.
         """
-        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, answer))
+        loop = asyncio.get_running_loop()
+        entries: deque[_Entry] = deque((piece, loop.create_future()) for piece in _pieces(job))
+        answers = [answer for _, answer in entries]
+        if len(entries) > 1:
+            self._large.append(entries)
+        else:
+            self._waiting += entries
+            self._last_small = loop.time()
         self._go()
         try:
-            return await answer
-        except asyncio.CancelledError:
-            # Replicas that hang take no batch, in which it would be left out; it must not be kept until they do.
-            self._waiting = deque(entry for entry in self._waiting if entry[1] is not answer)
+            return _merged(await asyncio.gather(*answers))
+        except BaseException:
+            # Given up, or a piece failed. Replicas that hang take no batch, in which the rest would be left out.
+            for answer in answers:
+                answer.cancel()
+            entries.clear()
+            self._waiting = deque(entry for entry in self._waiting if not entry[1].done())
             raise
 
     def _go(self) -> None:
-        while len(self._calls) < CALLS * self.replicas and (batch := self._next()):
+        while len(self._calls) < CALLS * self.replicas and (batch := (pieces := self._next_pieces()) or self._next()):
             call = asyncio.create_task(self._call(batch))
             self._calls.add(call)
+            if pieces:
+                self._large_calls.add(call)
             call.add_done_callback(self._done)
 
     def _done(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
+        self._large_calls.discard(call)
         self._go()
 
-    def _next(self) -> list[tuple[Job, asyncio.Future[Answered]]]:
+    def _next_pieces(self) -> list[_Entry]:
+        """Pieces of the larger requests, which take turns."""
+        batch: list[_Entry] = []
+        quiet = asyncio.get_running_loop().time() - self._last_small > _QUIET
+        while self._large and len(self._large_calls) < self.replicas and len(batch) < (BATCH // PIECE if quiet else 1):
+            if pieces := self._large.popleft():
+                self._large.append(pieces)
+                if batch and pieces[0][0].write != batch[0][0].write:
+                    break
+                batch.append(pieces.popleft())
+        return batch
+
+    def _next(self) -> list[_Entry]:
         """The oldest requests that fit into a batch, at least one if any waits. Requests that were given up are left out."""
-        batch: list[tuple[Job, asyncio.Future[Answered]]] = []
+        batch: list[_Entry] = []
         size = 0
         while self._waiting:
             job, answer = self._waiting[0]
@@ -83,7 +123,7 @@ class Batches:
             self._waiting.popleft()
         return batch
 
-    async def _call(self, batch: list[tuple[Job, asyncio.Future[Answered]]]) -> None:
+    async def _call(self, batch: list[_Entry]) -> None:
         try:
             answers = await self._answers([job for job, _ in batch])
         except BaseException as error:
@@ -121,3 +161,31 @@ class Batches:
                 if attempt < attempts - 1:
                     self._on_resend()
         raise Refusal(503, f"{attempts} replicas died with this request; send less at once, or try later")
+
+
+def _pieces(job: Job) -> list[Job]:
+    """The job in parts that take about equally long."""
+    sentences, characters = len(job.first) + len(job.second), sum(map(len, job.first)) + sum(map(len, job.second))
+    number = max(math.ceil(sentences / PIECE), math.ceil(characters / (PIECE * _CHARACTERS)))
+    step = math.ceil(len(job.first) / number)
+    starts = range(0, len(job.first), step)
+    return [job._replace(first=job.first[at : at + step], second=job.second[at : at + step]) for at in starts]
+
+
+def _merged(parts: Sequence[Any]) -> Any:
+    """The answer to a request from those to its pieces."""
+    if len(parts) == 1:
+        return parts[0]
+    match parts[0]:
+        case Gaussian():
+            return Gaussian.cat(parts)
+        case np.ndarray():
+            return np.concatenate(parts)
+        case list():
+            return [*chain.from_iterable(parts)]
+        case tuple():
+            return type(parts[0])(*map(_merged, zip(*parts, strict=True)))
+        case None:
+            return None
+        case _:
+            return sum(parts)

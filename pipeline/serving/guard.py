@@ -6,15 +6,15 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import chain
 from urllib.parse import urlsplit
 
 import orjson
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pipeline.serving.connections import FILES, HEADER_BYTES, LONG_HEADER
 from pipeline.serving.limits import Limits, Refusal, error_body, loopback
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import PATHS
@@ -25,46 +25,11 @@ OPEN = frozenset(("/live", "/ready", "/docs", "/openapi.json")) | PATHS
 """Paths without a token: probes, which cannot keep one, the description of the API, and the page, which asks for a token."""
 STATIC = "/static-offline-docs/"
 """Before the names of the scripts of the page /docs, which need no token either."""
-HEADER_BYTES = 32_768
-"""The most of a request that is not its body: its first line, its headers, the frame of a chunk, trailers."""
-_LONG_HEADER = f"the headers of the request are larger than {HEADER_BYTES} bytes; send less in them"
-
-
-class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's connection with an end to headers; httptools itself keeps a header of any length.
-
-    h11 has such a limit, but it costs a request 0.1 ms, and the 250 kB of a connection's buffer in chunks of one byte 0.1 s.
-    """
-
-    _bytes = 0
-    """Received since the last headers, piece of a body or request that was complete."""
-
-    def data_received(self, data: bytes) -> None:
-        """Parse what arrived, or end the connection."""
-        self._bytes += len(data)
-        super().data_received(data)
-        if self._bytes <= HEADER_BYTES or self.transport.is_closing():
-            return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = orjson.dumps(error_body(431, _LONG_HEADER))
-            head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        """Begin to answer; the body has its own limit."""
-        self._bytes = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
-        self._bytes = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """End the request; another one may follow."""
-        self._bytes = 0
-        super().on_message_complete()
+# Seconds that a client may pause in a body, and bytes a second that it must send after the first such time.
+_BODY_SECONDS, _BODY_RATE = 10, 10_000
+_SLOW = f"the body of the request came too slowly; send at least {_BODY_RATE} bytes a second, or less at once"
+# A body of fewer bytes needs no share of the bytes that are answered together.
+_SMALL = 65_536
 
 
 class Guard:
@@ -74,7 +39,10 @@ class Guard:
         self._app, self._limits, self._metrics = app, limits, metrics
         self._paths = frozenset(paths)
         self._tokens = [token.encode() for token in tokens]
-        self._in_progress = 0
+        # Requests whose body is complete, and bytes of these bodies; bodies that are not complete, and bytes of those.
+        self._in_progress = self._answering = self._uploaded = 0
+        self._uploads: dict[asyncio.Timeout, bytearray] = {}
+        self._files = asyncio.Semaphore(FILES)
         metrics.in_progress.set_function(lambda: self._in_progress)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,41 +77,85 @@ class Guard:
             self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A long header that arrived in one piece; `BoundedHttp` refuses the others.
+        # A long header that arrived in one piece; `connections` refuses the others.
         if sum(map(len, (scope["raw_path"], scope["query_string"], *chain.from_iterable(scope["headers"])))) > HEADER_BYTES:
-            raise Refusal(431, _LONG_HEADER)
+            raise Refusal(431, LONG_HEADER)
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._tokens and not _local(headers.get(b"host", b"")):
             raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
         if scope["path"] in OPEN or scope["path"].startswith(STATIC):
-            await self._app(scope, receive, send)
+            # The number of open files is limited, and probes use none.
+            if scope["path"] not in OPEN and self._files.locked():
+                raise Refusal(503, "too many clients fetch this file; try again later")
+            async with nullcontext() if scope["path"] in OPEN else self._files:
+                await self._app(scope, receive, send)
             return
         if self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        if self._in_progress >= self._limits.concurrent:
-            raise Refusal(503, f"{self._in_progress} requests are in progress; try again later")
+        # At once, and again once its body is complete: only then a request takes a place, so slow clients take none.
+        self._check_place(0)
+        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        body = await self._body(scope, receive, deadline)
+        self._check_place(len(body))
+        self._limits.check(body)
         self._in_progress += 1
+        self._answering += len(body)
         try:
-            await self._bounded(scope, receive, send)
+            await self._answer(scope, body, receive, send, deadline)
         finally:
             self._in_progress -= 1
+            self._answering -= len(body)
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body and have the request answered, all within the time limit."""
+    def _check_place(self, size: int) -> None:
+        if self._in_progress >= self._limits.concurrent:
+            raise Refusal(503, f"{self._in_progress} requests are in progress; try again later")
+        if size > _SMALL and self._answering + size > max(self._limits.bytes_together, self._limits.bytes):
+            raise Refusal(503, f"requests with {self._answering} bytes are in progress; try again later")
+
+    async def _body(self, scope: Scope, receive: Receive, deadline: float) -> bytes:
+        """The body, which is never held beyond the limit."""
         most = self._limits.bytes
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > most):
             raise _too_large(most)
-        late = f"after {self._limits.seconds} s"
-        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        clock = asyncio.get_running_loop().time
+        slow = clock() + _BODY_SECONDS
+        time_left, parts, crowded = asyncio.timeout_at(min(deadline, slow)), bytearray(), False
         try:
-            async with asyncio.timeout_at(deadline):
-                body = await _read(receive, most)
+            async with time_left:
+                self._uploads[time_left] = parts
+                try:
+                    while True:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise Refusal(400, "the connection ended before the request was complete")
+                        parts += (part := message.get("body", b""))
+                        self._uploaded += len(part)
+                        if len(parts) > most:
+                            raise _too_large(most)
+                        if not message.get("more_body", False):
+                            return bytes(parts)
+                        if time_left in self._uploads and not time_left.expired():
+                            time_left.reschedule(min(deadline, clock() + _BODY_SECONDS, slow + len(parts) / _BODY_RATE))
+                        if self._uploads and self._uploaded > max(self._limits.bytes_together, most):
+                            # The largest makes room, so that small ones need not wait.
+                            largest = max(self._uploads, key=lambda one: len(self._uploads[one]))
+                            del self._uploads[largest]
+                            if not largest.expired():
+                                largest.reschedule(0)
+                finally:
+                    crowded = self._uploads.pop(time_left, None) is None
+                    self._uploaded -= len(parts)
         except TimeoutError:
-            raise Refusal(408, f"the body of the request was not complete {late}") from None
+            if crowded:
+                raise Refusal(503, "too many large requests arrive; try again later") from None
+            raise Refusal(408, _SLOW) from None
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, deadline: float) -> None:
+        """Have the request answered within the time limit."""
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_again() -> Message:
@@ -153,7 +165,8 @@ class Guard:
             async with asyncio.timeout_at(deadline):
                 await _unless_gone(self._app(scope, receive_again, send), receive)
         except TimeoutError:
-            raise Refusal(504, f"the request was not answered {late}; send less at once, or try later") from None
+            late = f"the request was not answered after {self._limits.seconds} s"
+            raise Refusal(504, f"{late}; send less at once, or try later") from None
 
     def _known(self, header: bytes) -> bool:
         scheme, _, token = header.partition(b" ")
@@ -162,9 +175,9 @@ class Guard:
 
 def problem(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
     """The answer to a request that is refused."""
-    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(status, headers)
+    headers = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}, 503: {"retry-after": "1"}}.get(status, headers)
     # What came from the request may hold half a character, which JSON in UTF-8 cannot.
-    plain = why.encode("utf-8", "replace").decode()
+    plain = why[:1000].encode("utf-8", "replace").decode()
     return Response(orjson.dumps(error_body(status, plain)), status, headers, media_type="application/json")
 
 
@@ -173,20 +186,6 @@ def _local(host: bytes) -> bool:
     with suppress(ValueError):
         return not host or loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
     return False
-
-
-async def _read(receive: Receive, most: int) -> bytes:
-    """The body, which is never held beyond the limit."""
-    parts = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refusal(400, "the connection ended before the request was complete")
-        parts += message.get("body", b"")
-        if len(parts) > most:
-            raise _too_large(most)
-        if not message.get("more_body", False):
-            return bytes(parts)
 
 
 async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pipeline.data.cleaning import is_empty
+
+# A string, a sign that begins a value, or the end. It matches from everywhere, so the time is linear in the length.
+_TOKENS = re.compile(rb'[^"\[{,]*+(?:"(?:[^"\\]++|\\.?)*+"?|[\[{,]|\Z)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +22,21 @@ class Limits:
     characters: int = field(default=20_000, metadata={"help": "characters in a sentence"})
     bytes: int = field(default=8_000_000, metadata={"help": "bytes in the body of a request"})
     concurrent: int = field(default=256, metadata={"help": "requests in progress; more get status 503"})
+    bytes_together: int = field(default=32_000_000, metadata={"help": "bytes of all bodies that arrive, and of all in work"})
+    connections: int = field(default=2000, metadata={"help": "connections; idle ones make room for new ones"})
+    per_address: int = field(default=1000, metadata={"help": "connections of one address, such as that of a proxy"})
     seconds: int = field(default=60, metadata={"help": "seconds for a request, with its body; after that it gets 408 or 504"})
+
+    def check(self, body: bytes) -> None:
+        """Refuse a body of too many values before it is parsed, because that takes long and much memory.
+
+        Raises:
+            Refusal: it has more values than the most sentences of any request.
+        """
+        # Each sentence is two tokens: the text and the comma. A request has few other values.
+        most = 4 * self.rows + 100
+        if sum(map(body.count, (b",", b"[", b"{"))) > most and next(islice(_TOKENS.finditer(body), most, None), None):
+            raise Refusal(413, f"the body: has too many values; send at most {self.rows} sentences or pairs")
 
     def texts(self, name: str, texts: Sequence[str]) -> list[str]:
         """The sentences of a field of a request.

@@ -139,23 +139,22 @@ class Replica:
             middle = start + len(job.first)
             stop = middle + len(job.second)
             seen = reading.of(slice(start, stop))
-            value = self._answer(job, encoded[start:middle], encoded[middle:stop])
+            value = self._answer(job, encoded[start:middle], encoded[middle:stop], int(seen.tokens.sum()))
             answers.append(Answered(value, int(seen.cut.sum()), seen.strange))
             start = stop
         return answers
 
-    def _answer(self, job: Job, first: Gaussian, second: Gaussian) -> Answer:
+    def _answer(self, job: Job, first: Gaussian, second: Gaussian, tokens: int) -> Answer:
         encoder = self._encoder
         match job.operation:
             case "encode":
                 return Gaussians(first.mean.numpy(), first.log_var.numpy())
             case "query":
                 # Copies: torch sends the whole batch that a part belongs to.
-                tokens = first.tokens and first.tokens.packed()
-                return Gaussian(first.mean.clone(), first.log_var.clone(), tokens=tokens)
+                vectors = first.tokens and first.tokens.packed()
+                return Gaussian(first.mean.clone(), first.log_var.clone(), tokens=vectors)
             case "means":
-                ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.params.max_length)["input_ids"]
-                return Means(first.mean.numpy(), sum(len(row) for row in ids))
+                return Means(first.mean.numpy(), tokens)
             case "similarity":
                 return encoder.similarity(first, second).tolist()
             case "score":
@@ -186,8 +185,9 @@ def deploy(
         name=_DEPLOYMENT,
         ray_actor_options={"num_cpus": scale.cpus, "num_gpus": scale.gpus},
         max_ongoing_requests=CALLS,
-        # A dead replica is noticed and replaced after at most this time.
+        # A dead replica is noticed and replaced after at most this time, and one that hangs after three of those.
         health_check_period_s=1,
+        health_check_timeout_s=5,
         max_constructor_retry_count=3,
         graceful_shutdown_wait_loop_s=0.1,
         autoscaling_config=AutoscalingConfig(

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -17,7 +18,8 @@ from pipeline.cluster.session import Session, session, standing
 from pipeline.config.execution import ClusterParams
 from pipeline.serving.api import create_app
 from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.guard import BoundedHttp, Guard
+from pipeline.serving.connections import BURST, BoundedHttp, Connections
+from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Scale
@@ -73,6 +75,14 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
             logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
 
 
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; asyncio has taken the number that it accepts at once for the number that may wait, too."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)
+
+
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -91,10 +101,15 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
         settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds, settings.every
     )
     app = create_app(champion, limits, metrics, token=bool(settings.tokens))
+    connections = Connections(limits)
+    protocol: Any = partial(BoundedHttp, connections)
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
-        http=BoundedHttp,
-        log_level="warning",
+        http=protocol,
+        ws="none",
+        # Its warnings are about malformed requests, and clients could fill the disk with them.
+        log_level="error",
+        backlog=BURST,
         access_log=False,
         server_header=False,
         # Longer than proxies keep a connection that they do not use (60 s in nginx and AWS), so that it is they who close it. A
@@ -102,12 +117,13 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
         timeout_keep_alive=75,
         timeout_graceful_shutdown=limits.seconds,
     )
-    following = asyncio.create_task(champion.follow())
+    following, watching = asyncio.create_task(champion.follow()), asyncio.create_task(connections.watch())
     host, port = listening.getsockname()[:2]
     log.info(f"serve: {settings.name}@champion at http://{f'[{host}]' if ':' in host else host}:{port}, its API at /docs")
     try:
-        await uvicorn.Server(config).serve([listening])
+        await _Server(config).serve([listening])
     finally:
+        watching.cancel()
         champion.stop()
         # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. If this process is killed
         # meanwhile, its replicas on a standing cluster stay.

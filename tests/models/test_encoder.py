@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -79,6 +80,45 @@ def test_very_long_sentences_are_encoded_and_counted(encoder: GaussianEncoder) -
     assert reading.cut.tolist() == [False, True]
     # Each time that it occurs.
     assert encoder.encode_counted([long, "a dog", long])[1].cut.tolist() == [True, False, True]
+
+
+PARTS = (
+    "dog ",
+    "a.",
+    "\u0301",
+    "\x01",
+    " ",
+    "\u200b",
+    "x" * 150 + " ",
+    "犬",
+    "[MASK]",
+    "##a",
+    "e\u0301",
+    "\u0130",
+    "longer",
+    "👍",
+    "\n",
+)
+
+
+@pytest.mark.parametrize("longest", [24, 64])
+def test_a_part_of_a_long_text_is_read_as_the_whole(longest: int) -> None:
+    """Text that the tokenizer removes or does not divide leaves few tokens in the part that is read first."""
+    encoder, random = GaussianEncoder.from_backbone(load_params(PLAIN).model.encoder, seed=1), Random(1)
+    encoder.params = encoder.params.model_copy(update={"max_length": longest})
+    mixed = [random.sample(PARTS, random.randint(1, 3)) for _ in range(300)]
+    texts = ["".join(random.choices(parts, k=random.randint(1, 3000))) for parts in mixed]
+    for part in PARTS:
+        for start in (16 * longest - 1, 16 * longest, 16 * longest + 1, 40 * longest):
+            before = (part * start)[:start]
+            texts += [before + "a dog runs. " * 200, "a dog runs. " * 9 + before + "a. " * 9, " " * start + part]
+    whole: Any = encoder.tokenizer(texts)["input_ids"]
+    cut: Any = encoder.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
+    kept, reading = encoder._ids(texts)
+    assert kept == cut
+    assert reading.cut.tolist() == [len(ids) > longest for ids in whole]
+    assert reading.tokens.tolist() == [len(ids) for ids in cut]
+    assert 50 < reading.cut.sum() < len(texts) - 50
 
 
 def test_text_of_another_language_is_said_to_be_unknown(encoder: GaussianEncoder) -> None:

@@ -10,7 +10,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.serve.exceptions import ReplicaUnavailableError
 
 from pipeline.serving import batches
-from pipeline.serving.batches import BATCH, Batches
+from pipeline.serving.batches import BATCH, PIECE, Batches
 from pipeline.serving.limits import Refusal
 from pipeline.serving.replica import CALLS, Job
 
@@ -84,16 +84,71 @@ async def test_what_arrives_while_the_replicas_are_busy_is_one_batch(replicas: i
     assert sender.sizes() == [1] * calls + [40 - calls]
 
 
-async def test_a_batch_has_at_most_its_sentences_unless_one_request_has_more() -> None:
+async def test_a_batch_of_small_requests_has_at_most_its_sentences() -> None:
     sender = Sender()
-    asked = [sender.ask(number) for number in range(CALLS)]
-    await turn()
-    half = BATCH // 2
-    asked += [sender.ask(number, size) for number, size in enumerate([half, half, 1, 2 * BATCH, 1])]
+    asked = [sender.ask(number, PIECE) for number in range(CALLS + BATCH // PIECE + 1)]
     await turn()
     sender.gate.set()
     await asyncio.gather(*asked)
-    assert sorted(sum(len(job.first) for job in jobs) for jobs in sender.sent[-4:]) == [1, 1, BATCH, 2 * BATCH]
+    assert sender.sizes() == [1] * CALLS + [BATCH // PIECE, 1]
+
+
+async def test_large_requests_take_turns_and_leave_a_call_to_small_ones() -> None:
+    sender = Sender()
+    sender.gate.set()
+    await sender.ask(0)
+    sender.gate.clear()
+    large = [sender.ask(number, 3 * PIECE) for number in (1, 2)]
+    await turn()
+    assert sender.sizes() == [1, 1], "the other call is free"
+    small = sender.ask(3)
+    await turn()
+    assert [job.first[0] for jobs in sender.sent for job in jobs] == ["0", "1", "3"]
+    sender.gate.set()
+    assert (await small, await asyncio.gather(*large)) == ([3.0], [[1.0] * 3, [2.0] * 3])
+    assert [job.first[0] for jobs in sender.sent for job in jobs] == ["0", "1", "3", "1", "2", "1", "2", "2"]
+    assert sender.batches._large_calls == set()
+
+
+async def test_without_small_requests_pieces_are_sent_together() -> None:
+    sender = Sender()
+    large = [sender.ask(number, 3 * PIECE) for number in (1, 2)]
+    writes = asyncio.create_task(sender.batches.answer(Job("fuse", ["3"] * 2 * PIECE, write=True)))
+    await turn()
+    sender.gate.set()
+    assert await asyncio.gather(*large, writes) == [[1.0] * 3, [2.0] * 3, [3.0] * 2]
+    assert all(len({job.write for job in jobs}) == 1 for jobs in sender.sent)
+    assert max(sender.sizes()) == 3
+
+
+async def test_long_texts_make_small_pieces() -> None:
+    sender = Sender()
+    sender.gate.set()
+    asked = Job("means", ["1" * 300] * 64, [f"{row}" * 9_000 for row in range(64)])
+    await sender.batches.answer(asked)
+    sent = [job for jobs in sender.sent for job in jobs]
+    assert [len(job.first) for job in sent] == [1] * 64
+    assert [text for job in sent for text in job.second] == asked.second
+
+
+async def test_a_large_request_that_fails_or_is_given_up_sends_nothing_more() -> None:
+    sender = Sender()
+    sender.gate.set()
+    sender.error = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        await sender.ask(1, 4 * PIECE)
+    await turn()
+    sent = len(sender.sent)
+    await turn()
+    assert len(sender.sent) == sent
+    sender.gate.clear()
+    sender.sent, sender.error = [], None
+    given_up = sender.ask(2, 4 * BATCH)
+    await turn()
+    given_up.cancel()
+    sender.gate.set()
+    assert await sender.ask(3, 2 * PIECE) == [3.0, 3.0]
+    assert [{job.first[0] for job in jobs} for jobs in sender.sent] == [{"2"}, {"3"}]
 
 
 async def test_a_request_that_was_given_up_is_not_sent() -> None:

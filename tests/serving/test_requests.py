@@ -21,7 +21,7 @@ from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.threshold import Calibration
-from pipeline.serving.guard import HEADER_BYTES
+from pipeline.serving.connections import HEADER_BYTES
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
 
@@ -204,7 +204,8 @@ S = {"sentences": ["A dog runs."]}
         ("/encode", {"sentences": ["a" * 999] * 25}, 413, "larger than 20000 bytes"),
         ("/encode", b'{"sentences": ["\\ud83d"]}', 422, "sentences[0]: has half a character"),
         ("/encode", b"{", 400, "the body is not JSON"),
-        ("/encode", b"[" * 10_000, 400, "body"),
+        ("/encode", b"[" * 300, 400, "body"),
+        ("/encode", b"[" * 10_000, 413, "too many values"),
         ("/encode", b'{"sentences": ["\xff"]}', 400, "body"),
         ("/similarity", {"a": ["x", "y"], "b": ["x"]}, 422, "a has 2 sentences and b has 1"),
         ("/search", S | {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
@@ -231,20 +232,31 @@ def test_only_probes_and_the_page_need_no_token(server: Server) -> None:
     assert server.ask("/encode", S, headers={"Authorization": "Bearer another-token-of-16"})[0] == 200
 
 
-def test_too_many_requests_at_once_and_slow_ones_are_refused(server: Server) -> None:
-    """Two clients that never finish their requests take both places, until their time is over."""
-    head = f"POST /encode HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100\r\n\r\n{{"
-    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+def test_too_many_requests_at_once_are_refused(server: Server) -> None:
+    """Two requests take both places while their replica is suspended; two bodies that are not complete take none."""
+    body = b'{"sentences": ["A dog runs."]}'
+    head = f"POST /encode HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n"
+    sent = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
+    slow, whole = ([socket.create_connection(("127.0.0.1", server.port), 120) for _ in range(2)] for _ in range(2))
     for connection in slow:
-        connection.sendall(head.encode())
-    server.until(lambda: "gausscse_serve_in_progress 2.0" in server.good("/metrics"), "both are in progress")
-    status, answer = server.ask("/encode", S)
-    assert (status, answer["error"]["message"]) == (503, "2 requests are in progress; try again later")
-    for connection in slow:
-        connection.settimeout(120)
-        assert b"408" in connection.recv(100)
-        connection.close()
+        connection.sendall(sent[:-1])
     assert server.ask("/encode", S)[0] == 200
+    (replica,) = server.replicas(1)
+    replica.suspend()
+    try:
+        for connection in whole:
+            connection.sendall(sent)
+        server.until(lambda: "gausscse_serve_in_progress 2.0" in server.good("/metrics"), "both are in progress")
+        status, answer = server.ask("/encode", S)
+    finally:
+        replica.resume()
+    assert (status, answer["error"]["message"]) == (503, "2 requests are in progress; try again later")
+    for connection in whole:
+        assert b" 200 OK" in connection.recv(100)
+        connection.close()
+    for connection in slow:
+        assert b" 408 " in connection.recv(100)
+        connection.close()
 
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n"

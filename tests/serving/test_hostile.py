@@ -1,0 +1,292 @@
+"""Hostile clients without a token: beside each, honest clients get their answers, and the front keeps its memory."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from pipeline.models.encoder import GaussianEncoder
+from tests.serving.server import Registry, Server, serving
+
+pytestmark = pytest.mark.faults
+
+FILES = 1024
+PAIR = {"a": ["A dog runs."], "b": ["An animal runs."]}
+HEAD = b"POST /encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+MB = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One with as few files as many systems give a process."""
+    registry.add(1)
+    program = ("bash", "-c", f'ulimit -n {FILES}; exec "$@"', "-", sys.executable, "-m", "pipeline.cli")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with serving(registry, tmp_path_factory.mktemp("server"), program=program) as running:
+        yield running
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def encoder(registry: Registry, server: Server) -> GaussianEncoder:
+    return registry.encoder(1)
+
+
+class Honest:
+    """Two clients that ask the same pair all the time, one with a connection for each request, one with a single one."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.expected = server, server.good("/similarity", PAIR)
+        self.seconds: list[float] = []
+        self.wrong: list[Any] = []
+        self.most = 0
+        self.stop = threading.Event()
+
+    def ask(self, fresh: bool) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        while not self.stop.is_set():
+            start = time.perf_counter()
+            try:
+                connection.request("POST", "/similarity", json.dumps(PAIR), {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                got = json.loads(answer.read())
+                if (answer.status, got) != (200, self.expected):
+                    self.wrong.append(got)
+            except (OSError, http.client.HTTPException) as error:
+                self.wrong.append(error)
+                connection.close()
+            self.seconds.append(time.perf_counter() - start)
+            if fresh:
+                connection.close()
+            self.most = max(self.most, self.server.process.memory_info().rss)
+            time.sleep(0.005)
+        connection.close()
+
+
+@contextmanager
+def honest(server: Server, slower: float = 20) -> Iterator[Honest]:
+    """Honest clients beside what is done meanwhile; in the end all their answers were right, and none much later than before.
+
+    Args:
+        slower: the most that their median may be as a multiple of that before. The bound is far above what is promised for a
+            quiet machine, because the hostile clients run on the same cores.
+    """
+
+    @contextmanager
+    def asking() -> Iterator[Honest]:
+        clients = Honest(server)
+        threads = [threading.Thread(target=clients.ask, args=(fresh,)) for fresh in (False, True)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield clients
+        finally:
+            clients.stop.set()
+            for thread in threads:
+                thread.join()
+
+    before = server.process.memory_info().rss
+    with asking() as alone:
+        time.sleep(0.3)
+    with asking() as clients:
+        yield clients
+        time.sleep(0.3)
+    assert clients.wrong == []
+    assert max(clients.most, server.process.memory_info().rss) - before < 200 * MB
+    now, normal = statistics.median(clients.seconds), statistics.median(alone.seconds)
+    assert now < slower * normal
+    assert "Too many open files" not in server.log.read_text(encoding="utf-8")
+
+
+def connected(server: Server, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection.sendall(sent)
+    return connection
+
+
+def said(connection: socket.socket, until: float = 0) -> bytes:
+    """All that the server sends until it ends the connection.
+
+    Raises:
+        TimeoutError: it does not.
+    """
+    got = b""
+    with connection, suppress(ConnectionResetError):
+        while True:
+            connection.settimeout(max(0.01, until - time.monotonic()) if until else 60)
+            if not (part := connection.recv(65536)):
+                break
+            got += part
+    return got
+
+
+def test_slow_clients_are_ended(server: Server) -> None:
+    """Headers, bodies and silence, 500 connections of each: far more than the server has files for."""
+    kinds = [
+        b"",
+        b"GET /live HTTP/1.1\r\nA",
+        HEAD + b"Content-Length: 7000000\r\n\r\n{",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+    ]
+    with honest(server):
+        slow = [connected(server, kind) for _ in range(500) for kind in kinds]
+        start = time.monotonic()
+        while time.monotonic() < start + 9:
+            for connection in slow[-200:]:
+                with suppress(OSError):
+                    connection.send(b"a" if connection in slow[-200::4] else b"1\r\na\r\n")
+            time.sleep(1)
+        answers = [said(connection, until=start + 20) for connection in slow]
+    assert {answer[9:12] for answer in answers} == {b"", b"408", b"503", b"400"}
+    assert server.process.num_fds() < FILES / 2
+
+
+IDLE = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+most = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100)
+idle = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(most)]
+"""
+
+
+def test_ten_thousand_idle_connections_keep_nobody_out(server: Server) -> None:
+    with honest(server):
+        # A process of its own, so that the honest clients need not wait for it.
+        subprocess.run([sys.executable, "-c", IDLE, str(server.port)], check=True)
+        assert server.process.num_fds() < FILES
+
+
+def large(count: int, size: int) -> bytes:
+    return HEAD + f"Content-Length: {size}\r\n\r\n".encode() + b" " * count
+
+
+def test_large_bodies_that_stop_before_their_end_make_room(server: Server) -> None:
+    with honest(server):
+        uploads = [connected(server) for _ in range(40)]
+        for connection in uploads:
+            with suppress(OSError):
+                connection.sendall(large(6 * MB, 7 * MB))
+        time.sleep(0.5)
+        answers: list[bytes] = []
+        for connection in uploads:
+            connection.settimeout(0.2)
+            # Some are still allowed to go on.
+            with connection, suppress(TimeoutError):
+                answers.append(connection.recv(1000))
+    assert len(answers) >= 30
+    assert all(b"503" in answer and b"too many large requests" in answer for answer in answers)
+
+
+def test_an_endless_body_is_refused_and_its_connection_ended(server: Server) -> None:
+    with honest(server), connected(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as connection:
+        piece = b"10000\r\n" + b"a" * 65536 + b"\r\n"
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(1000):
+                connection.sendall(piece)
+    status, answer = server.ask("/encode", b"a" * 9 * MB)
+    assert (status, answer["error"]["message"].partition(";")[0]) == (413, "the request is larger than 8000000 bytes")
+
+
+def test_a_body_without_a_length_is_refused(server: Server) -> None:
+    got = said(connected(server, HEAD + b"\r\n" + b'{"sentences": ["a"]}'))
+    assert got.startswith(b"HTTP/1.1 4") and b"connection: close" in got
+
+
+def test_pipelined_requests_are_answered_in_order_and_bounded(server: Server) -> None:
+    body = json.dumps({"sentences": ["A dog."]}).encode()
+    one = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    live = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    few = said(connected(server, one + live * 7 + live.replace(b"Host", b"Connection: close\r\nHost")))
+    assert few.count(b"HTTP/1.1 200") == 9
+    assert b'"mean"' in few.partition(b"live")[0]
+    with honest(server):
+        flood = [connected(server) for _ in range(20)]
+        for connection in flood:
+            with suppress(OSError):
+                connection.sendall(one + live * 20_000)
+        for connection in flood:
+            assert 1 <= said(connection).count(b"HTTP/1.1 200") <= 10
+
+
+WIDE = 1_300_000
+BODIES = {
+    "wrong items": b'{"sentences": [' + b"1," * (3 * WIDE) + b"1]}",
+    "lists": b'{"sentences": [' + b"[]," * (2 * WIDE) + b"1]}",
+    "keys": b"{" + b",".join(b'"%x":1' % number for number in range(WIDE // 2)) + b"}",
+    "deep": b'{"sentences": ' + b"[" * (6 * WIDE),
+    "a key": b'{"' + b"a" * (6 * WIDE) + b'": 1, "sentences": ["a"]}',
+    "a number": b'{"sentences": ["a"], "k": ' + b"1" * (6 * WIDE) + b"}",
+    "an exponent": b'{"sentences": ["a"], "k": 1e999999999}',
+    "surrogates": b'{"sentences": ["' + rb"\ud83d" * WIDE + b'"]}',
+    "an open text": b"1" * (3 * WIDE) + b'"' + b"," * (3 * WIDE),
+    "white space": b'{"sentences": [' + b",".join([b'"' + b" " * 19_000 + b'"'] * 400) + b"]}",
+    "zip": gzip.compress(b" " * (800 * MB), 1)[: 8 * MB],
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_hostile_body_is_refused_at_once(server: Server, kind: str) -> None:
+    with honest(server) as clients:
+        for _ in range(2):
+            headers = {"Content-Encoding": "gzip"} if kind == "zip" else {}
+            status, answer = server.ask("/search", BODIES[kind], headers=headers)
+            assert (400 <= status < 500, len(json.dumps(answer)) < 2000) == (True, True), answer
+    assert max(clients.seconds) < 5
+
+
+def test_answers_that_nobody_reads_are_given_up(server: Server) -> None:
+    get = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with honest(server):
+        deaf = [connected(server, get * 8) for _ in range(100)]
+        time.sleep(2)
+        for connection in deaf:
+            connection.close()
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_small_requests_do_not_wait_behind_large_ones(server: Server, encoder: GaussianEncoder, long: bool) -> None:
+    """Four clients of large requests; and one of texts that are far longer than the model reads."""
+    texts = [f"A dog runs {row} times. " * (300 if long else 1) for row in range(512 if long else 1024)]
+    got: list[Any] = []
+    clients = [
+        threading.Thread(target=lambda: got.append(server.good("/encode", {"sentences": texts}))) for _ in range(1 if long else 4)
+    ]
+    with honest(server):
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+    for answer in got:
+        torch.testing.assert_close(torch.tensor(answer["mean"]), encoder.encode(texts).mean, rtol=1e-4, atol=1e-5)
+        assert answer["cut"] == (len(texts) if long else 0)
+    small = server.good("/v1/embeddings", {"model": f"{server.good('/health')['serving']['model']}", "input": texts})
+    assert small["usage"]["total_tokens"] == encoder.encode_counted(texts)[1].tokens.sum()
+
+
+def test_a_replica_that_hangs_is_not_ready_and_is_replaced(server: Server) -> None:
+    (replica,) = server.replicas(1)
+    replica.suspend()
+    try:
+        waited = server.until(lambda: server.ask("/ready")[0] == 503, "it is not ready")
+        assert server.until(lambda: server.ask("/ready")[0] == 200, "another one is") + waited < 60
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            replica.resume()
+    assert server.replicas(1) != [replica]
+    server.good("/similarity", PAIR)
