@@ -27,9 +27,9 @@ NAME, TOKEN = "gausscse", "a-token-of-more-than-16"
 NOTHING: Any = None
 
 
-def opened(tokens: Sequence[str] = (TOKEN,), **headers: str) -> tuple[ChampionFollower, TestClient]:
+def opened(tokens: Sequence[str] = (TOKEN,), *, seconds: int = 60, **headers: str) -> tuple[ChampionFollower, TestClient]:
     """A front whose champion is not followed, and a client with its token."""
-    metrics, limits = Metrics(), Limits(bytes=1000)
+    metrics, limits = Metrics(), Limits(bytes=1000, seconds=seconds)
     champion = ChampionFollower(NAME, "sqlite://", NOTHING, [], metrics, 1.0)
     app = create_app(champion, limits, metrics, token=bool(tokens))
     guard = Guard(app, app.openapi()["paths"], limits, tokens, metrics)
