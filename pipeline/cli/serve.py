@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     # Ray reads this when it is imported. Without it, a thread of Ray Serve's handles, which outlives the server's Ray, may start
     # another Ray.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    # As for training (`pipeline.cluster.session`): torch's threads that wait for each other must not keep the front waiting.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     # Imported only after the checks: these take seconds.
     from pipeline.inference.corpus import being_encoded, model_of
     from pipeline.registry.fetching import default_uri, version_of
