@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import itertools
 import json
@@ -20,15 +21,19 @@ from typing import Any
 import psutil
 
 from bench.corpus import Corpus, corpus
-from bench.measure import Row, resident, started
+from bench.measure import Row, resident, started, use_threads
 from pipeline.config.execution import TrackingParams
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES
 from pipeline.registry.versions import add_version
+from pipeline.serving.batches import Batches
+from pipeline.serving.model import Job, Model
+from pipeline.serving.runtime import InProcess
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import open_tracker
 from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
+from pipeline.utils.cores import cores
 
 NAME, BATCH, PATIENCE = "bench", 64, 240.0
 
@@ -43,6 +48,8 @@ class Server:
     """Path and body of a request for the similarity of a pair."""
     encode: Callable[[Sequence[str]], tuple[str, bytes]]
     """The same for the Gaussians of sentences."""
+    started_at: float
+    """`time.perf_counter` when its command was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +65,109 @@ class Load:
     """Of the server's largest process."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a server."""
+
+    loads: dict[str, Load]
+    """Kind of request → the outcome."""
+    start: float
+    """Seconds from its command to its first answer."""
+    memory_mb: float
+    """Of all its processes after the requests, in which shared pages count once."""
+
+
 def run(quick: bool) -> list[Row]:
-    """One pair per request from 1, 8 and 64 clients, and many sentences per request from one client; no sentence comes twice."""
+    """One pair per request from 1, 8 and 64 clients, and many sentences per request from one client; no sentence comes twice.
+
+    Then the start, the memory, the stages of a request, and the rate beside that of one call with all sentences.
+    """
     data = corpus()
     requests, clients = (8, (1, 2)) if quick else (640, (1, 8, 64))
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(data.texts)))
     with tempfile.TemporaryDirectory() as folder:
         uri = _registered(Path(folder), data, sentences[:33])
-        measured: list[dict[str, Load]] = []
+        measured: list[Measured] = []
         for opened in (_mlflow(Path(folder), uri), _ours(Path(folder), uri, 1), _ours(Path(folder), uri, 2)):
             with opened as server:
                 measured.append(_measured(server, sentences, requests, clients))
+        use_threads()
+        model = Model(Path(folder) / "encoder", "cpu")
+        call, batched = _stages(
+            model, Path(folder) / "encoder", [Job("similarity", [a], [b]) for a, b in _pairs(sentences, requests)]
+        )
+        start = time.perf_counter()
+        model.answers([Job("means", list(sentences[: 4 * requests]))])
+        bulk = min(4 * requests, len(sentences)) / (time.perf_counter() - start)
     theirs, one, two = measured
-    return [
-        _row(f"{name}{more}", ours[name], theirs[name])
-        for ours, more in ((one, ""), (two, ", up to 2 replicas"))
-        for name in ours
+    rows: list[Row] = []
+    for ours, more in ((one, ""), (two, ", up to 2 replicas")):
+        rows += [_row(f"{name}{more}", load, theirs.loads[name]) for name, load in ours.loads.items()]
+        for what, unit, mine, other in (
+            ("start to first answer", "s", ours.start, theirs.start),
+            ("memory of all processes", "MB", ours.memory_mb, theirs.memory_mb),
+        ):
+            rows.append(
+                Row(
+                    name=f"serve {what}{more}",
+                    ours=mine,
+                    baseline=other,
+                    ratio=other / mine,
+                    unit=unit,
+                    peak_mb=None,
+                    note="baseline: mlflow models serve",
+                )
+            )
+    (whole, *_, most, _) = one.loads.values()
+    parts = {"encode": call, "hop and wait": batched - call, "front": whole.p50 - batched}
+    rows += [
+        Row(name=f"serve one pair: {part}", ours=part_ms, unit="ms", peak_mb=None, note="p50") for part, part_ms in parts.items()
     ]
+    note = "pairs by the most clients; baseline: one call of the encoder with many sentences"
+    rows.append(
+        Row(
+            name="serve sentences of pairs",
+            ours=2 * most.rate,
+            baseline=bulk,
+            ratio=2 * most.rate / bulk,
+            unit="sentences/s",
+            peak_mb=None,
+            note=note,
+        )
+    )
+    return rows
 
 
-def _measured(server: Server, sentences: Sequence[str], requests: int, clients: Sequence[int]) -> dict[str, Load]:
+def _pairs(sentences: Sequence[str], number: int) -> list[tuple[str, str]]:
+    texts = iter(sentences)
+    return list(itertools.islice(zip(texts, texts, strict=False), number))
+
+
+def _stages(model: Model, folder: Path, jobs: Sequence[Job]) -> tuple[float, float]:
+    """Milliseconds (p50) of a pair in a call of the model, and of one sent through `Batches` to a model in this process."""
+
+    async def in_turn() -> tuple[list[float], list[float]]:
+        batches = Batches(InProcess(cores(), PATIENCE).start(NAME, str(folder), lambda: False), lambda: None)
+        called: list[float] = []
+        sent: list[float] = []
+        for job in jobs:
+            start = time.perf_counter()
+            model.answers([job])
+            middle = time.perf_counter()
+            await batches.answer(job)
+            called.append(middle - start)
+            sent.append(time.perf_counter() - middle)
+        return called, sent
+
+    called, sent = (1000 * statistics.median(seconds) for seconds in asyncio.run(in_turn()))
+    return called, sent
+
+
+def _measured(server: Server, sentences: Sequence[str], requests: int, clients: Sequence[int]) -> Measured:
     """Requests of each kind. Each number of clients gets sentences of its own, so no cache can help."""
     texts = iter(sentences)
+    _load(server, [server.similarity("A dog runs.", "An animal moves.")], 1)
+    start = time.perf_counter() - server.started_at
     warm = [server.similarity(next(texts), next(texts)) for _ in range(max(clients))]
     _load(server, warm, max(clients))
     loads: dict[str, Load] = {}
@@ -88,7 +176,8 @@ def _measured(server: Server, sentences: Sequence[str], requests: int, clients: 
         loads[f"serve similarity, a pair a request, {count} at once"] = _load(server, asked, count)
     asked = [server.encode(list(itertools.islice(texts, BATCH))) for _ in range(max(1, requests // 16))]
     loads[f"serve encode, {BATCH} sentences a request, 1 at once"] = _load(server, asked, 1)
-    return loads
+    tree = (server.process, *server.process.children(recursive=True))
+    return Measured(loads, start, sum(one.memory_full_info().pss for one in tree) / 1e6)
 
 
 def _row(name: str, ours: Load, theirs: Load) -> Row:
@@ -173,6 +262,6 @@ def _server(
     command: Sequence[str], probe: str, folder: Path, uri: str, *bodies: Callable[..., tuple[str, bytes]]
 ) -> Iterator[Server]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path}
+    env, start = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path}, time.perf_counter()
     with started([*command, "--port"], probe, folder / "server.log", PATIENCE, env) as (port, process):
-        yield Server(port, process, *bodies)
+        yield Server(port, process, *bodies, started_at=start)

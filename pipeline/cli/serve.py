@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     # Ray reads this when it is imported. Without it, a thread of Ray Serve's handles, which outlives the server's Ray, may start
     # another Ray.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    # As for training (`pipeline.cluster.session`): torch's threads that wait for each other must not keep the front waiting.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     # Imported only after the checks: these take seconds.
     from pipeline.inference.corpus import being_encoded, model_of
     from pipeline.registry.fetching import default_uri, version_of
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str]) -> None:
         from pipeline.serving.server import Settings, run
     except ImportError as error:
         raise UserError(f"serve needs {error.name}: pip install 'gausscse-pipeline[serve]'") from None
-    settings = Settings(name, uri, options.host, options.port, tokens, options.every, options.corpus, least, most, limits)
+    place = (options.host, options.port, tokens, options.every)
+    settings = Settings(name, uri, *place, options.corpus, least, most, options.threads, limits)
     run(settings, cluster)
 
 
@@ -76,7 +79,9 @@ def _parser() -> Parser:
     parser.add_argument("--port", type=whole(0, 65535), default=8000, help="default: 8000")
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
-    parser.add_argument("--replicas", default="1:1", metavar="LEAST:MOST", help="processes with the model; default: 1:1")
+    parser.add_argument("--replicas", default="1:1", metavar="LEAST:MOST", help="copies of the model; default: 1:1")
+    threads = "torch threads of each; default: all cores or OMP_NUM_THREADS, divided; on a cluster cluster.cpus_per_worker"
+    parser.add_argument("--threads", type=whole(1), metavar="N", help=threads)
     parser.add_argument(
         "--every", type=above_zero, default=2.0, metavar="SECONDS", help="between two looks at the champion; default: 2"
     )

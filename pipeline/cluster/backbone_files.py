@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipeline.cluster.session import Session, standing
-from pipeline.config.job_inputs import SENT_BACKBONE, in_job, inputs_of
+from pipeline.cluster.session import Session
+from pipeline.config.job_inputs import SENT_BACKBONE, in_job, inputs_of, standing
 from pipeline.config.params import ModelParams
 from pipeline.models.backbone import files_of, resolve
 from pipeline.storage.object_store import Storage, everywhere, shared_name

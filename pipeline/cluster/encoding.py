@@ -12,8 +12,9 @@ from ray.exceptions import RayError
 
 from pipeline.cluster.failures import reason_of, shortage_in, user_error_in
 from pipeline.cluster.memory import wait_for_memory
-from pipeline.cluster.session import Session, check_this_node, standing
+from pipeline.cluster.session import Session, check_this_node
 from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import standing
 from pipeline.data.token_store import open_store
 from pipeline.distributed.precision import has_bf16
 from pipeline.evaluation.encoding import ProjectTokens, encode_here, encode_share, reassemble

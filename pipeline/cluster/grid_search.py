@@ -16,9 +16,10 @@ from pipeline.cluster.capacity import Demand, nodes, resources_of, worker_places
 from pipeline.cluster.failures import KEPT, given_up, reason_of, user_error_in
 from pipeline.cluster.memory import wait_for_memory
 from pipeline.cluster.ray_private import actor_manager
-from pipeline.cluster.session import Session, standing
+from pipeline.cluster.session import Session
 from pipeline.cluster.training_run import SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import standing
 from pipeline.storage.object_store import private_folder
 from pipeline.trials.early_stopping import Stopper
 from pipeline.trials.store import TrialStore, pause

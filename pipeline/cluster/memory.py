@@ -13,8 +13,9 @@ from ray.util.state.exception import RayStateApiException
 
 from pipeline.cluster.failures import Shortage, shortage_in
 from pipeline.cluster.ray_private import placement_group_of, used_memory
-from pipeline.cluster.session import on_nodes, standing
+from pipeline.cluster.session import on_nodes
 from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import standing
 from pipeline.utils.errors import RunError, UserError
 from pipeline.utils.logs import log
 

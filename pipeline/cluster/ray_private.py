@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants, state
-from ray._private.utils import get_num_cpus, get_used_memory
+from ray._private.utils import get_used_memory
 from ray._raylet import AuthenticationTokenLoader, PlacementGroupID
 from ray.util.placement_group import PlacementGroup
 
@@ -27,14 +27,6 @@ def leaving_nodes() -> set[str]:
 def free_on_nodes() -> dict[str, Mapping[str, float]]:
     """The resources (name → amount) of each node, by its id, that nobody uses. `ray.available_resources()` is only their sum."""
     return state.available_resources_per_node()
-
-
-def allowed_cores() -> int:
-    """Cores that the limits of this container allow, or that the machine has; 0 for a part of one.
-
-    `os.cpu_count` does not know the limits.
-    """
-    return int(get_num_cpus(override_docker_cpu_warning=True))
 
 
 def used_memory() -> int:

@@ -23,10 +23,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.cluster.failures import one_line, reason_of
 from pipeline.cluster.package import PACKAGE, pack
-from pipeline.cluster.ray_private import allowed_cores, forget_token, listen_to_others
+from pipeline.cluster.ray_private import forget_token, listen_to_others
 from pipeline.config.execution import ClusterParams
-from pipeline.config.job_inputs import in_job, inputs_of, installed
+from pipeline.config.job_inputs import in_job, inputs_of, installed, standing
 from pipeline.storage.object_store import private_folder, share
+from pipeline.utils.cores import cores, machine_cores
 from pipeline.utils.errors import RunError, UserError, last_line
 from pipeline.utils.logs import log
 
@@ -101,9 +102,8 @@ def session(params: ClusterParams) -> Iterator[Session]:
             why = f", and Ray finds {'a' if use_gpu else 'no'} GPU" if params.device == "auto" else ""
             log.info(f"device: {'cuda' if use_gpu else 'cpu'} (cluster.device: {params.device}{why})")
         places = wait_for_places(params, use_gpu, patience=0.0 if private else params.placement_timeout_s)
-        cores = _cores() if private else 1
         concurrent, in_driver = max(1, places // params.workers), private and params.workers == 1
-        yield Session(params, use_gpu, concurrent, cores, in_driver)
+        yield Session(params, use_gpu, concurrent, cores() if private else 1, in_driver)
     except Exception as error:
         if (line := one_line(error)) is None:
             raise
@@ -111,22 +111,6 @@ def session(params: ClusterParams) -> Iterator[Session]:
         raise line from None
     finally:
         ray.shutdown()
-
-
-def _cores() -> int:
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return int(limit) if limit.isdecimal() and int(limit) else _machine_cores()
-
-
-def _machine_cores() -> int:
-    """Cores of this machine, or those that the limits of this container allow."""
-    # A limit may be above what the machine has.
-    return max(1, min(os.cpu_count() or 1, allowed_cores()))
-
-
-def standing(params: ClusterParams) -> bool:
-    """Whether the work is done on an existing cluster, not on a private Ray of this machine."""
-    return in_job() or params.address is not None
 
 
 def _environment(params: ClusterParams) -> dict[str, str]:
@@ -164,7 +148,7 @@ def _start(params: ClusterParams) -> None:
     try:
         ray.init(
             _temp_dir=None if "RAY_TMPDIR" in os.environ else str(private_folder() / "ray"),
-            num_cpus=max(_machine_cores(), math.ceil(params.workers * params.reserved_cpus)),
+            num_cpus=max(machine_cores(), math.ceil(params.workers * params.reserved_cpus)),
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
             dashboard_host="127.0.0.1",

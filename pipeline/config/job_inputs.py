@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pipeline.config.execution import ClusterParams
 from pipeline.config.types import Section
 from pipeline.utils.errors import UserError
 
@@ -32,6 +33,11 @@ def in_job() -> bool:
     """True if this process is the driver of a submitted Ray job."""
     # Ray sets it.
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+def standing(params: ClusterParams) -> bool:
+    """Whether the work is done on an existing cluster, not on this machine or on a private Ray of it."""
+    return in_job() or params.address is not None
 
 
 def inputs_of(root: Path) -> Inputs | None:

@@ -26,6 +26,8 @@ from pipeline.models.packing import TokenBlocks
 # Spare tokens, which nothing attends to, fill the row of tokens up to a multiple of this. A matrix kernel is built for one shape
 # (on a CPU at a tenth of the cost of a product), and every batch has a different number of tokens.
 _TOKENS_MULTIPLE = 64
+# Outside training a row of few tokens has fewer spare ones: they would take most of the time of a short pair.
+_FEW_TOKENS, _FEW_MULTIPLE = 256, 16
 _BERT_SHAPED = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})
 
 
@@ -85,11 +87,15 @@ def first_position(embeddings: Any) -> int:
 
 def _embed(embeddings: Any, batch: TokenBlocks) -> Tensor:
     """(T, H)"""
-    spare = -len(batch.ids) % _TOKENS_MULTIPLE
+    spare = -len(batch.ids) % _multiple(len(batch.ids))
     x = embeddings.word_embeddings(F.pad(batch.ids, (0, spare)))
     x = x + embeddings.position_embeddings(F.pad(_positions(embeddings, batch), (0, spare)))
     x = x + embeddings.token_type_embeddings.weight[0]
     return dropout(embeddings.LayerNorm(x), _rate(embeddings.dropout))
+
+
+def _multiple(tokens: int) -> int:
+    return _FEW_MULTIPLE if tokens <= _FEW_TOKENS and torch.is_inference_mode_enabled() else _TOKENS_MULTIPLE
 
 
 def _positions(embeddings: Any, batch: TokenBlocks) -> Tensor:
@@ -134,7 +140,7 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         and x.dtype == weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         # Not the sentences of the last layer: oneDNN builds a kernel for each number of rows.
-        and not len(x) % _TOKENS_MULTIPLE
+        and not len(x) % _multiple(len(x))
         and torch.backends.mkldnn.is_available()
     ):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

@@ -28,8 +28,8 @@ from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import problem
 from pipeline.serving.limits import Limits, Refusal
 from pipeline.serving.metrics import Metrics
+from pipeline.serving.model import Job
 from pipeline.serving.page import add_page
-from pipeline.serving.replica import Job
 from pipeline.utils.errors import UserError, last_line
 
 # The most results of a search, for all its sentences together.

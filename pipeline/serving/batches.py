@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
 
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.serving.limits import Refusal
-from pipeline.serving.replica import CALLS, Answered, Job
+from pipeline.serving.model import Answered, Job
+from pipeline.serving.runtime import ReplicaDied, Send
 
+CALLS = 2
+"""Calls that a model is sent at once: it computes one while the other waits, so it is never idle in between."""
 # Sentences in a call of small requests, at most.
 BATCH = 256
 PIECE = 8
@@ -38,11 +39,9 @@ class Batches:
     the batch before. With a request every few milliseconds, each became a batch; and each cost a call of its own.
     """
 
-    def __init__(
-        self, send: Callable[[list[Job]], Any], on_resend: Callable[[], None], seconds: float | None = None, replicas: int = 1
-    ) -> None:
+    def __init__(self, send: Send, on_resend: Callable[[], None], seconds: float | None = None, replicas: int = 1) -> None:
         """Args:
-        send: sends a batch to a replica; awaiting the result gives the list of answers.
+        send: sends a batch to a replica.
         on_resend: called whenever a batch, or a request of it, is sent again after a failure.
         seconds: after which nobody waits for an answer any more, so a call that takes longer is given up.
         replicas: how many run at the start.
@@ -153,11 +152,7 @@ class Batches:
             try:
                 async with asyncio.timeout(self.seconds):
                     return await self._send(jobs)
-            except (RayError, RayServeException) as error:
-                # Its replica died, cannot be reached, or was killed for memory. The requests can be sent again, because answers
-                # depend on nothing else. An exception of our own code comes as RayTaskError, and would only repeat.
-                if isinstance(error, RayTaskError):
-                    raise
+            except ReplicaDied:
                 if attempt < attempts - 1:
                     self._on_resend()
         raise Refusal(503, f"{attempts} replicas died with this request; send less at once, or try later")

@@ -15,10 +15,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-from ray import serve
-from ray.exceptions import RayTaskError
-
-from pipeline.cluster.session import Session
 from pipeline.models.canaries import CanaryError, read_canaries
 from pipeline.models.encoder import encoder_class
 from pipeline.models.model_config import capabilities_of, score_kind_of
@@ -32,7 +28,8 @@ from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import CorpusReader, searchable
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.replica import Job, Scale, deploy, replicas_of
+from pipeline.serving.model import Job
+from pipeline.serving.runtime import Runtime
 from pipeline.serving.served import Refused, Served
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
@@ -51,8 +48,7 @@ class ChampionFollower:
         self,
         name: str,
         uri: str,
-        session: Session,
-        scale: Scale,
+        runtime: Runtime,
         corpora: Sequence[str],
         metrics: Metrics,
         seconds: float,
@@ -61,6 +57,7 @@ class ChampionFollower:
         """Args:
         name: the registered model.
         uri: MLflow's.
+        runtime: runs the models.
         corpora: folders, with `VERSION` in place of the version's number.
         seconds: the time limit of a request.
         every: seconds between two looks at the alias.
@@ -71,7 +68,7 @@ class ChampionFollower:
         # Set if the next look cannot wait: the alias has moved, or the server ends.
         self._look_now = asyncio.Event()
         self._watch = ChampionWatch(name, uri, every)
-        self._session, self._scale = session, scale
+        self._runtime = runtime
         self._corpora = CorpusReader(corpora, lambda: self.served)
         self._metrics, self._seconds = metrics, seconds
         self._id = secrets.token_hex(4)
@@ -136,7 +133,7 @@ class ChampionFollower:
         while True:
             if (served := self.served) is not None:
                 try:
-                    running = await asyncio.to_thread(replicas_of, served.app)
+                    running = await asyncio.to_thread(self._runtime.running, served.app)
                 except Exception as error:
                     log.warning(f"serve: the replicas cannot be counted: {type(error).__name__}: {last_line(error)}")
                 else:
@@ -239,17 +236,16 @@ class ChampionFollower:
             if (canaries := read_canaries(folder)) is None:
                 raise UserError(f"it has no canary pairs ({CANARIES}); register it again")
             self._unless_stopping()
-            share = partial(self._session.share, folder)
+            on, share = self._runtime, partial(self._runtime.share, folder)
             shared = share()
             self._unless_stopping()
-            on = self._session
-            handle = deploy(app, shared, self._scale, on.device, on.versions, stopping=lambda: self._stopping)
+            send = on.start(app, shared, lambda: self._stopping)
             return Served(
                 number=number,
                 model=f"{self.name}/{number}",
                 app=app,
                 # Its canary pairs have the time of a start: the first call of a model may take longer than a request may.
-                batches=Batches(handle.answers.remote, self._metrics.resent.inc, self._scale.patience, self._scale.least),
+                batches=Batches(send, self._metrics.resent.inc, on.patience, on.least),
                 kind=kind,
                 directed="direction" in able,
                 has_relation=relation is not None,
@@ -261,7 +257,7 @@ class ChampionFollower:
                 canaries=canaries,
                 files=stack.pop_all(),
                 share=share,
-                replicas=self._scale.least,
+                replicas=on.least,
             )
 
     def _unless_stopping(self) -> None:
@@ -275,7 +271,7 @@ class ChampionFollower:
             CanaryError: an answer is not the recorded one.
             UserError: the replicas do not answer.
         """
-        canaries, patience = new.canaries, self._scale.patience
+        canaries, patience = new.canaries, self._runtime.patience
         premises, hypotheses = list(canaries.premises), list(canaries.hypotheses)
         relation = None
         try:
@@ -285,7 +281,7 @@ class ChampionFollower:
                     relation, _ = await self.ask(Job("relation", premises, hypotheses), new)
         except TimeoutError:
             raise UserError(f"it did not answer its canary pairs within {patience:g} s") from None
-        except (Refusal, RayTaskError) as error:
+        except Exception as error:
             raise UserError(f"it did not answer its canary pairs: {last_line(error)}") from None
         canaries.check(similarity, relation)
         # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
@@ -315,15 +311,14 @@ class ChampionFollower:
         while old.in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         try:
-            await asyncio.to_thread(_discard, old)
+            await asyncio.to_thread(self._discard, old)
         except Exception as error:
             log.error(f"serve: {old.model} could not be ended: {type(error).__name__}: {last_line(error)}")
         else:
             log.debug(f"serve: {old.model} has ended")
 
-
-def _discard(served: Served) -> None:
-    try:
-        serve.delete(served.app)
-    finally:
-        served.files.close()
+    def _discard(self, served: Served) -> None:
+        try:
+            self._runtime.end(served.app)
+        finally:
+            served.files.close()

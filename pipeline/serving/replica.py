@@ -3,80 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 from ray import serve
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.config import AutoscalingConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 
-from pipeline.cluster.session import Session, check_this_node
-from pipeline.gaussian.distribution import Gaussian
-from pipeline.models.encoder import GaussianEncoder
+from pipeline.cluster.session import Session, check_this_node, session
+from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import standing
+from pipeline.serving.batches import CALLS
+from pipeline.serving.model import Answered, Job, Model
+from pipeline.serving.runtime import ReplicaDied, Send
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import UserError, last_line
 
-CALLS = 2
-"""Calls that a replica is sent at once: it computes one while the other waits, so it is never idle in between."""
 # How many the autoscaler wants a replica to have: a second call that always waits asks for another replica.
 _TARGET = 1.5
 _DEPLOYMENT = "encoder"
-
-
-class Job(NamedTuple):
-    """What one request asks of a model."""
-
-    operation: str
-    """encode, query, means, similarity, score, relation, or one of `GaussianEncoder.operations`."""
-    first: list[str]
-    second: list[str] = []  # noqa: RUF012 (never changed)
-    write: bool = False
-    """Whether the model writes what the output says."""
-
-
-class Gaussians(NamedTuple):
-    """Answer to encode: (n, D) each."""
-
-    mean: NDArray[np.float32]
-    log_var: NDArray[np.float32]
-
-
-class Means(NamedTuple):
-    """Answer to means: (n, D), and the tokens of all sentences together."""
-
-    mean: NDArray[np.float32]
-    tokens: int
-
-
-class Operated(NamedTuple):
-    """Answer to an operation of the model: (n, D), and what it writes for them."""
-
-    mean: NDArray[np.float32]
-    texts: list[str] | None
-
-
-class Answered(NamedTuple):
-    """The answer to a request, and how its texts were read."""
-
-    value: Answer
-    cut: int
-    """Texts that were longer than the model reads."""
-    unknown: int
-    """Texts with many words or characters that the model does not know."""
-
-
-Answer = Gaussians | Gaussian | Means | Operated | list[float] | list[list[float]]
-"""Gaussians, the Gaussian of a query with its token vectors, Means, Operated, (n,) similarities sim(first‖second) or scores of
-"first entails second", or (n, 4) probabilities of the relations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +51,20 @@ class Scale:
     """Seconds in which a model must have started."""
 
     @staticmethod
-    def on(session: Session, least: int, most: int, *, private: bool) -> Scale:
+    def on(session: Session, least: int, most: int, *, private: bool, threads: int | None = None) -> Scale:
         """What replicas may take, such that a second model fits while it replaces the first.
 
         On a private Ray, the machine is ours, so no cores are reserved. A GPU is shared by replicas of both models. A standing
         cluster must have cores for both.
+
+        Args:
+            threads: torch threads of a replica; by default those of all cores together, or of the cores that are reserved.
         """
         gpus = ray.cluster_resources().get("GPU", 0.0)
         return Scale(
             least=least,
             most=most,
-            threads=max(1, session.cores // most) if private else session.params.threads(1),
+            threads=threads or (max(1, session.cores // most) if private else session.params.threads(1)),
             cpus=0.0 if private else session.params.reserved_cpus,
             # A replica's share is on one GPU, so with 3 GPUs and 4 replicas some GPU holds two.
             gpus=1 / math.ceil(2 * most / gpus) if session.use_gpu else 0.0,
@@ -119,51 +79,14 @@ class Replica:
         # Ray Serve may start it on a node that joined since.
         check_this_node(versions, use_gpu=device == "cuda")
         torch.set_num_threads(threads)
-        # Compares all files with their sums, also when Ray Serve replaces a dead replica.
-        self._encoder = GaussianEncoder.from_pretrained(found(folder)).to(device)
+        self._model = Model(found(folder), device)
         self._free = asyncio.Lock()
 
     async def answers(self, jobs: list[Job]) -> list[Answered]:
         """Answer all requests of a batch with one call of the encoder."""
         async with self._free:
             # In a thread, so that the next batch arrives meanwhile.
-            return await asyncio.to_thread(self._answers, jobs)
-
-    @torch.inference_mode()
-    def _answers(self, jobs: list[Job]) -> list[Answered]:
-        encoder = self._encoder
-        encoded, reading = encoder.encode_counted([text for job in jobs for text in (*job.first, *job.second)])
-        answers: list[Answered] = []
-        start = 0
-        for job in jobs:
-            middle = start + len(job.first)
-            stop = middle + len(job.second)
-            seen = reading.of(slice(start, stop))
-            value = self._answer(job, encoded[start:middle], encoded[middle:stop], int(seen.tokens.sum()))
-            answers.append(Answered(value, int(seen.cut.sum()), seen.strange))
-            start = stop
-        return answers
-
-    def _answer(self, job: Job, first: Gaussian, second: Gaussian, tokens: int) -> Answer:
-        encoder = self._encoder
-        match job.operation:
-            case "encode":
-                return Gaussians(first.mean.numpy(), first.log_var.numpy())
-            case "query":
-                # Copies: torch sends the whole batch that a part belongs to.
-                vectors = first.tokens and first.tokens.packed()
-                return Gaussian(first.mean.clone(), first.log_var.clone(), tokens=vectors)
-            case "means":
-                return Means(first.mean.numpy(), tokens)
-            case "similarity":
-                return encoder.similarity(first, second).tolist()
-            case "score":
-                return encoder.score(first, second).tolist()
-            case "relation":
-                return torch.stack(encoder.relation(first, second), 1).tolist()
-            case operation:
-                output = encoder.operate(operation, *((first, second) if job.second else (first,)))
-                return Operated(output.numpy(), encoder.write(output) if job.write else None)
+            return await asyncio.to_thread(self._model.answers, jobs)
 
 
 def deploy(
@@ -234,3 +157,79 @@ def replicas_of(name: str) -> int:
     app = serve.status().applications.get(name)
     states: Any = app.deployments[_DEPLOYMENT].replica_states if app is not None and _DEPLOYMENT in app.deployments else {}
     return int(states.get("RUNNING", 0))
+
+
+def sender(call: Callable[[list[Job]], Awaitable[list[Answered]]]) -> Send:
+    """A call of a replica that raises `ReplicaDied` for what Ray raises when the replica is gone.
+
+    An exception of our own code comes as RayTaskError, and would only repeat.
+    """
+
+    async def send(jobs: list[Job]) -> list[Answered]:
+        try:
+            return await call(jobs)
+        except RayTaskError:
+            raise
+        except (RayError, RayServeException) as error:
+            # It died, cannot be reached, or was killed for memory.
+            raise ReplicaDied from error
+
+    return send
+
+
+@dataclass(frozen=True, slots=True)
+class RayServe:
+    """Models as applications of Ray Serve (`pipeline.serving.runtime.Runtime`)."""
+
+    session: Session
+    scale: Scale
+
+    @property
+    def least(self) -> int:
+        """Replicas of a model at its start."""
+        return self.scale.least
+
+    @property
+    def patience(self) -> float:
+        """Seconds of a start."""
+        return self.scale.patience
+
+    def share(self, folder: Path) -> str:
+        """Put a folder where all nodes find it."""
+        return self.session.share(folder)
+
+    def start(self, name: str, folder: str, stopping: Callable[[], bool]) -> Send:
+        """Deploy an application."""
+        on = self.session
+        return sender(deploy(name, folder, self.scale, on.device, on.versions, stopping=stopping).answers.remote)
+
+    def running(self, name: str) -> int:
+        """Replicas that run."""
+        return replicas_of(name)
+
+    def end(self, name: str) -> None:
+        """Delete an application."""
+        serve.delete(name)
+
+
+@contextmanager
+def ray_serve(cluster: ClusterParams, least: int, most: int, threads: int | None) -> Iterator[RayServe]:
+    """Start Ray Serve on a private Ray or on the cluster at `cluster.address`.
+
+    Raises:
+        UserError: Ray does not start.
+    """
+    logger = logging.getLogger("ray.serve")
+    logger.setLevel(logging.WARNING)
+    # How many replicas fit is seen when they start; the number of training workers does not matter here.
+    cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})
+    # Ray gives its processes a low priority (nice 15), but here people wait for them. A Ray that runs has its own setting.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    with session(cluster) as on:
+        # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+        try:
+            yield RayServe(on, Scale.on(on, least, most, private=not standing(cluster), threads=threads))
+        finally:
+            # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because Ray has ended.
+            logger.setLevel(logging.CRITICAL)

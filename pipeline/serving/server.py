@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 import uvicorn
-from ray import serve
 
-from pipeline.cluster.session import Session, session, standing
 from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import standing
 from pipeline.serving.api import create_app
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.connections import BURST, BoundedHttp, Connections
 from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.replica import Scale
-from pipeline.utils.errors import UserError
+from pipeline.serving.runtime import InProcess, Runtime
+from pipeline.utils.cores import cores
+from pipeline.utils.errors import UserError, counted
 from pipeline.utils.logs import log
 
 # Connections that may wait to be accepted.
@@ -45,6 +45,8 @@ class Settings:
     corpora: Sequence[str]
     least: int
     most: int
+    threads: int | None
+    """torch threads of a replica."""
     limits: Limits
 
 
@@ -54,25 +56,29 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
     Raises:
         UserError: Ray does not start, or the port is taken.
     """
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     # First, so that a port that is taken is noticed at once. Connections wait until the front runs.
-    listening = _listening(settings.host, settings.port)
-    # How many replicas fit is seen when they start; the number of training workers does not matter here.
-    cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})
-    # Ray gives its processes a low priority (nice 15), but here people wait for them. A Ray that runs has its own setting.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    with listening, session(cluster) as on:
-        scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
-        # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
-        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+    with _listening(settings.host, settings.port) as listening, _runtime(settings, cluster) as runtime:
         try:
-            asyncio.run(_serve(settings, on, scale, listening))
+            asyncio.run(_serve(settings, runtime, listening))
         except KeyboardInterrupt:
             # Ctrl-C and SIGTERM, once all requests are answered.
             raise KeyboardInterrupt("all requests were answered") from None
-        finally:
-            # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because Ray has ended.
-            logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def _runtime(settings: Settings, cluster: ClusterParams) -> Iterator[Runtime]:
+    """The models in this process if there is one replica, on the processor of this machine; otherwise Ray Serve's."""
+    gpu = cluster.device == "cuda" or (cluster.device == "auto" and torch.cuda.is_available())
+    if settings.most > 1 or gpu or standing(cluster):
+        # Ray takes seconds to import, and memory.
+        from pipeline.serving.replica import ray_serve
+
+        with ray_serve(cluster, settings.least, settings.most, settings.threads) as runtime:
+            yield runtime
+    else:
+        threads = settings.threads or cores()
+        log.info(f"serve: the model runs in this process, {counted(threads, 'thread')} (--threads)")
+        yield InProcess(threads, cluster.placement_timeout_s)
 
 
 class _Server(uvicorn.Server):
@@ -95,10 +101,10 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
+async def _serve(settings: Settings, runtime: Runtime, listening: socket.socket) -> None:
     metrics, limits = Metrics(), settings.limits
     champion = ChampionFollower(
-        settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds, settings.every
+        settings.name, settings.tracking_uri, runtime, settings.corpora, metrics, limits.seconds, settings.every
     )
     app = create_app(champion, limits, metrics, token=bool(settings.tokens))
     connections = Connections(limits)

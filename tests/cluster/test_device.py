@@ -145,12 +145,12 @@ def test_a_container_s_limit_counts_and_not_the_machine_s_cores(tmp_path: Path) 
     machine = os.cpu_count() or 1
     code = f"""
 import os, pathlib
-from pipeline.cluster import session
+from pipeline.utils.cores import cores, machine_cores
 os.environ.pop("OMP_NUM_THREADS", None)
 limits = pathlib.Path("{tmp_path}/cpu.max")
 for limit in ("150000 100000", "50000 100000", "{machine + 1}00000 100000", "max 100000"):
     limits.write_text(limit)
-    print(session._machine_cores(), session._cores())
+    print(machine_cores(), cores())
 """
     command = ["unshare", "--mount", "sh", "-ec", 'mount --bind "$1" /sys/fs/cgroup; exec "$2" -c "$3"', "sh"]
     done = subprocess.run([*command, str(tmp_path), sys.executable, code], cwd=ROOT, capture_output=True, text=True)

@@ -10,9 +10,10 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.serve.exceptions import ReplicaUnavailableError
 
 from pipeline.serving import batches
-from pipeline.serving.batches import BATCH, PIECE, Batches
+from pipeline.serving.batches import BATCH, CALLS, PIECE, Batches
 from pipeline.serving.limits import Refusal
-from pipeline.serving.replica import CALLS, Job
+from pipeline.serving.model import Job
+from pipeline.serving.replica import sender
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ class Sender:
         self.deadly: str | None = None
         self.error: Exception | None = None
         self.gate = asyncio.Event()
-        self.batches = Batches(self.send, self.count)
+        self.batches = Batches(sender(self.send), self.count)
 
     def count(self) -> None:
         self.resent += 1

@@ -21,7 +21,9 @@ from pipeline.serving import champion
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.replica import Job, Scale
+from pipeline.serving.model import Job
+from pipeline.serving.replica import Scale
+from pipeline.serving.runtime import InProcess
 from pipeline.serving.served import Served
 from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import UserError
@@ -35,7 +37,7 @@ from tests.serving.test_operators import front
 
 def follower(uri: str, corpora: list[str]) -> ChampionFollower:
     unused: Any = None
-    return ChampionFollower(NAME, uri, unused, unused, corpora, Metrics(), 1.0)
+    return ChampionFollower(NAME, uri, unused, corpora, Metrics(), 1.0)
 
 
 def test_a_missing_alias_has_moved_on_and_a_missing_registry_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +108,7 @@ def running(model: Path) -> Served:
 def replaced(new: Served, corpora: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[ChampionFollower, Any]:
     """A follower that has started `new`, whose alias does not move meanwhile; and the version to call `_replace` with."""
     following = follower("sqlite://", corpora)
-    following._scale = Scale(least=1, most=1, threads=1, cpus=0, gpus=0, patience=600)
+    following._runtime = InProcess(1, 600.0)
 
     async def stays(_: int) -> bool:
         return False
@@ -183,7 +185,7 @@ def test_a_server_that_ends_does_not_wait(operator_model: Path, monkeypatch: pyt
     else:
         new.batches = Batches(hangs, lambda: None)
     following, version = replaced(new, ["encoded"], monkeypatch)
-    monkeypatch.setattr("pipeline.serving.champion._discard", ended.append)
+    monkeypatch.setattr(following, "_discard", ended.append)
 
     async def end() -> None:
         replacing = asyncio.create_task(following._replace(version))
@@ -207,7 +209,7 @@ def test_a_move_during_a_start_is_looked_at_now(operator_model: Path, monkeypatc
     new.find_corpus = lambda: reads.append(1)
     following, version = replaced(new, ["encoded"], monkeypatch)
     ended: list[Served] = []
-    monkeypatch.setattr("pipeline.serving.champion._discard", ended.append)
+    monkeypatch.setattr(following, "_discard", ended.append)
     monkeypatch.setattr("pipeline.serving.corpora._PATIENCE", 0.1)
     may_end = threading.Event()
 

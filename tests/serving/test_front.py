@@ -19,18 +19,18 @@ from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import OPEN, Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
+from pipeline.serving.model import Job
 from pipeline.serving.page import PATHS
-from pipeline.serving.replica import Job
 from pipeline.serving.served import Served
 
 NAME, TOKEN = "gausscse", "a-token-of-more-than-16"
 NOTHING: Any = None
 
 
-def opened(tokens: Sequence[str] = (TOKEN,), **headers: str) -> tuple[ChampionFollower, TestClient]:
+def opened(tokens: Sequence[str] = (TOKEN,), *, seconds: int = 60, **headers: str) -> tuple[ChampionFollower, TestClient]:
     """A front whose champion is not followed, and a client with its token."""
-    metrics, limits = Metrics(), Limits(bytes=1000)
-    champion = ChampionFollower(NAME, "sqlite://", NOTHING, NOTHING, [], metrics, 1.0)
+    metrics, limits = Metrics(), Limits(bytes=1000, seconds=seconds)
+    champion = ChampionFollower(NAME, "sqlite://", NOTHING, [], metrics, 1.0)
     app = create_app(champion, limits, metrics, token=bool(tokens))
     guard = Guard(app, app.openapi()["paths"], limits, tokens, metrics)
     return champion, TestClient(guard, headers={"Authorization": f"Bearer {TOKEN}"} | headers)

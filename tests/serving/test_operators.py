@@ -14,7 +14,8 @@ from pipeline.families.operations.encoder import Encoder
 from pipeline.serving.batches import Batches
 from pipeline.serving.bodies import ANSWERS
 from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.replica import Job, Replica
+from pipeline.serving.model import Job
+from pipeline.serving.replica import Replica
 from tests.operator_encoder import operator_encoder
 from tests.serving.test_front import a_version, opened
 

@@ -1,0 +1,152 @@
+"""A model in the process of the front: what holds of replicas holds of it, and it needs no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.serving import runtime
+from pipeline.serving.batches import Batches
+from pipeline.serving.model import Answered, Job, Model
+from pipeline.serving.runtime import InProcess
+from pipeline.utils.atomic_io import write_sums
+from tests.serving import test_swap
+from tests.serving.server import Registry, Server, serving
+from tests.serving.test_champion import follower
+from tests.serving.test_front import a_version, listening, opened, request
+from tests.serving.test_swap import CLIENTS, load, metric, more, refused
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The tests that are those of test_swap.py ask this one."""
+    registry.add(1)
+    with serving(registry, tmp_path_factory.mktemp("server"), ["--max-seconds", "300"]) as running:
+        yield running
+
+
+def test_it_is_one_process_without_ray(server: Server) -> None:
+    assert server.process.children() == []
+    assert not [held.path for held in server.process.memory_maps() if "/ray/" in held.path]
+
+
+test_nothing_is_lost_while_champions_change = test_swap.test_nothing_is_lost_while_champions_change_and_a_replica_dies
+test_a_champion_that_fails_its_canaries_stays_out = test_swap.test_a_champion_that_fails_its_canaries_stays_out_and_says_so
+test_a_champion_with_changed_files_stays_out = test_swap.test_a_champion_with_changed_files_stays_out
+
+
+def without_a_tensor(folder: Path) -> None:
+    """Weights that lack one, under correct sums."""
+    weights = load_file(folder / "model.safetensors")
+    del weights["mean_head.bias"]
+    save_file(weights, folder / "model.safetensors")
+    write_sums(folder)
+
+
+def test_a_model_that_cannot_be_loaded_stays_out(registry: Registry, server: Server) -> None:
+    before = server.good("/health")["serving"]["version"]
+    broken = registry.add(7, spoil=without_a_tensor)
+    with load(server, 4) as taken:
+        registry.promote(broken)
+        assert "mean_head.bias" in refused(server, broken)
+        more(server, taken, 4)
+    assert {body["model"] for *_, body in taken.answers} == {f"{registry.name}/{before}"}
+    assert taken.faults == []
+    registry.rollback()
+
+
+def test_sigterm_answers_what_is_being_computed(registry: Registry, tmp_path: Path) -> None:
+    registry.add(9)
+    answers: list[tuple[int, Any]] = []
+    many = {"sentences": [f"The dog number {row} runs." for row in range(5000)]}
+    with serving(registry, tmp_path, ["--max-rows", "5000"]) as server:
+        clients = [threading.Thread(target=lambda: answers.append(server.ask("/encode", many))) for _ in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        server.until(lambda: metric(server, "gausscse_serve_in_progress") > CLIENTS / 2, "most are in progress")
+    for client in clients:
+        client.join()
+    assert [(status, len(body["mean"])) for status, body in answers] == [(200, 5000)] * CLIENTS
+
+
+class Held(Model):
+    """Computes once it may."""
+
+    began, may = threading.Event(), threading.Event()
+
+    def answers(self, jobs: list[Job]) -> list[Answered]:
+        self.began.set()
+        assert self.may.wait(60)
+        return super().answers(jobs)
+
+
+@pytest.fixture
+def held(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    """Sends batches to a model that waits until `Held.may` is set."""
+    monkeypatch.setattr(runtime, "Model", Held)
+    Held.began.clear()
+    Held.may.clear()
+    return Batches(InProcess(1, 60.0).start("a-model", str(operator_model), lambda: False), lambda: None)
+
+
+def test_the_front_answers_while_the_model_computes(held: Batches) -> None:
+    """A request that takes too long is given up, and its call does not keep the next one out for good."""
+    champion, client = opened(seconds=1)
+    champion.served = a_version(held)
+    headers = {"Authorization": "Bearer a-token-of-more-than-16", "Content-Type": "application/json"}
+
+    async def ask() -> None:
+        async with asyncio.timeout(60), listening(client) as address:
+            # A connection ends with its writer.
+            late, kept = await request(address, "/encode", b'{"sentences": ["A dog runs."]}', headers)
+            assert await asyncio.to_thread(Held.began.wait, 60)
+            live, _ = await request(address, "/live", b"", {})
+            assert b"405 Method Not Allowed" in await live.readline()
+            assert b"504" in await late.readline()
+            kept.close()
+            Held.may.set()
+            next_one, _ = await request(address, "/encode", b'{"sentences": ["A dog runs."]}', headers)
+            assert b"200" in await next_one.readline()
+
+    asyncio.run(ask())
+
+
+def test_the_end_of_the_server_waits_for_what_is_computed_and_frees_the_model(
+    held: Batches, operator_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[weakref.ref[GaussianEncoder]] = []
+    read = GaussianEncoder.from_pretrained
+
+    def reading(path: Path) -> GaussianEncoder:
+        kept.append(weakref.ref(encoder := read(path)))
+        return encoder
+
+    monkeypatch.setattr(GaussianEncoder, "from_pretrained", staticmethod(reading))
+    following, own = follower("sqlite://", []), InProcess(1, 60.0)
+    following._runtime, following._seconds = own, 60.0
+    following.served = a_version(Batches(own.start("another", str(operator_model), lambda: False), lambda: None))
+
+    async def end() -> Any:
+        asked = asyncio.create_task(following.ask(Job("means", ["A dog runs."])))
+        assert await asyncio.to_thread(Held.began.wait, 60)
+        closing = asyncio.create_task(following.close())
+        await asyncio.sleep(0.2)
+        assert not closing.done() and not asked.done()
+        Held.may.set()
+        await closing
+        return await asked
+
+    assert asyncio.run(end())[0].tokens > 2
+    gc.collect()
+    assert [encoder() for encoder in kept] == [None]
