@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import PLAIN
@@ -20,6 +21,7 @@ from pipeline.inference.export import export
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import dimensions
+from pipeline.models.packing import lay_out
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
@@ -374,3 +376,17 @@ def test_a_trained_model_of_before_0_3_is_refused_in_one_line(tiny_backbone: Pat
     encoder.save_pretrained(tmp_path / "old", trial={"objective": {"name": "simcse", "temperature": 0.05}})
     with pytest.raises(UserError, match=r"config\.json: not one that this version knows .* train the model again$"):
         GaussianEncoder.from_pretrained(tmp_path / "old")
+
+
+def test_a_short_pair_has_few_spare_tokens(tiny_backbone: Path) -> None:
+    """They took most of its time. A training step keeps its shapes, on which the random numbers of dropout depend."""
+    encoder, rows = tiny_encoder(tiny_backbone), list[int]()
+    encoder.backbone.embeddings.word_embeddings.register_forward_hook(lambda _, ids, __: rows.append(len(ids[0])))  # type: ignore[union-attr]
+    for texts in (["A dog."], ["A dog.", "An animal moves."], [f"A dog and {number} animals move." for number in range(60)]):
+        encoder.encode(texts)
+    assert rows[:2] == [16, 32]
+    assert rows[2] > 256 and rows[2] % 64 == 0
+    with torch.no_grad():
+        ids = encoder.tokenizer(["A dog."])["input_ids"]
+        encoder(lay_out(TokenStore.of(ids, 0), np.zeros(1, np.int64), 1, "cpu"))
+    assert rows[3] == 64
