@@ -170,7 +170,7 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", help=f"{MODEL}; default: the champion")
     parser.add_argument("--column", default="sentence", help="the column with the text; default: sentence")
     kept = "columns to copy to the output"
-    parser.add_argument("--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help=kept)
+    parser.add_argument("--keep", default=[], type=lambda names: names.split(","), action="extend", metavar="A,B", help=kept)
     bf16 = "compute in bf16, about twice as fast where there are instructions for it; the numbers change by about one percent"
     parser.add_argument("--bf16", action="store_true", help=bf16)
     parser.add_argument("--csv", metavar="FILE", help="also write all rows into a csv file")

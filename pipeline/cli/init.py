@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"--name {name!r}: write letters, digits, - and _")
     folder, preset = Path("own") / name, Path("presets") / f"{name}.yaml"
     if preset.exists():
-        raise UserError(f"{preset}: already exists; choose another --name, or remove it")
+        raise UserError(f"{preset}: already exists; choose another --name, or remove {preset} and {folder}")
     refuse_taken(folder)
     model = composed([options.recipe])[2].model
     read = _shown(file, options)

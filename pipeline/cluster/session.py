@@ -147,7 +147,7 @@ def _start(params: ClusterParams) -> None:
     listen_to_others(False)
     try:
         ray.init(
-            _temp_dir=None if "RAY_TMPDIR" in os.environ else str(private_folder() / "ray"),
+            _temp_dir=None if "RAY_TMPDIR" in os.environ else str(private_folder(short=True) / "ray"),
             num_cpus=max(machine_cores(), math.ceil(params.workers * params.reserved_cpus)),
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.

@@ -48,7 +48,10 @@ def check_sources(data: DataParams) -> None:
     """
     root = Path(data.root)
     if not _exists(root):
-        raise UserError(f"{PARAMS_FILE}: data.root: got {data.root!r}: no file or folder that can be read; correct the path")
+        raise UserError(
+            f"{PARAMS_FILE}: data.root: got {data.root!r}: no file or folder that can be read; correct the path, or fetch "
+            "the data (`gausscse corpora` says how)"
+        )
     uses: list[_Use] = []
     for use in _uses(data, root):
         for other in uses:

@@ -274,9 +274,9 @@ def check_plan(place: Place, plan: Plan) -> None:
 
 def _object(place: Place, name: str) -> dict[str, Any] | None:
     """The JSON object in a file; None without the file, and {} for a file that was cut, for example by a power failure."""
-    if (text := place.read(name)) is None:
-        return None
     try:
+        if (text := place.read(name)) is None:
+            return None
         found = json.loads(text)
     except ValueError:
         return {}

@@ -110,10 +110,10 @@ def being_encoded(out: str) -> bool:
 
 
 def _manifest(place: Place) -> dict[str, Any]:
-    text = place.read(MANIFEST)
-    if text is None:
-        raise NotEncoded(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
     try:
+        text = place.read(MANIFEST)
+        if text is None:
+            raise NotEncoded(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
         manifest = json.loads(text)
     except ValueError as error:
         raise UserError(f"{place.name}/{MANIFEST}: cannot be read as JSON: {error}") from None

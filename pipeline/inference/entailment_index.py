@@ -335,7 +335,9 @@ class Searchable:
         results: list[list[dict[str, Any]]] = []
         for own_rows, own_scores in zip(rows, scores, strict=True):
             valid = (own_rows >= 0) & (own_scores >= min_sim)
-            hits = zip(own_rows[valid], own_scores[valid], self.corpus.kept.take(own_rows[valid]).to_pylist(), strict=True)
+            # A table without columns has no rows.
+            kept = self.corpus.kept.take(own_rows[valid]).to_pylist() or [{}] * int(valid.sum())
+            hits = zip(own_rows[valid], own_scores[valid], kept, strict=True)
             results.append([{**column, "row": self.corpus.rows[row], "score": float(score)} for row, score, column in hits])
         return results
 

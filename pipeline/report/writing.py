@@ -101,7 +101,7 @@ def _verdict(results: Results, headline: Headline, seed: int) -> str:
     beaten = [name for name, sets in worse.items() if not sets]
     parts = [f"better than {_listed(beaten)}"] if beaten else []
     parts += [f"not better than {name} on {_listed(sets)}" for name, sets in worse.items() if sets]
-    missing = "".join(f"; there is no variant {name} to compare with" for name, row in headline.baselines.items() if not row)
+    missing = "".join(f"; {name} was not trained (experiments.variants)" for name, row in headline.baselines.items() if not row)
     version = _version(results.registered)
     return f"{version} is {', '.join(parts)}: {headline.title} {', '.join(figures)}{missing}." if figures else ""
 

@@ -100,10 +100,13 @@ class Batches:
         batch: list[_Entry] = []
         quiet = asyncio.get_running_loop().time() - self._last_small > _QUIET
         while self._large and len(self._large_calls) < self.replicas and len(batch) < (BATCH // PIECE if quiet else 1):
-            if pieces := self._large.popleft():
+            pieces = self._large[0]
+            if batch and pieces and pieces[0][0].write != batch[0][0].write:
+                # Its turn comes with the next call.
+                break
+            self._large.popleft()
+            if pieces:
                 self._large.append(pieces)
-                if batch and pieces[0][0].write != batch[0][0].write:
-                    break
                 batch.append(pieces.popleft())
         return batch
 

@@ -184,7 +184,11 @@ class ChampionFollower:
         try:
             self._unless_stopping()
             self._checking = asyncio.create_task(self._check(new))
-            await self._checking
+            try:
+                await self._checking
+            finally:
+                # A task that failed keeps its error, the frames of that, and so the model that was refused.
+                self._checking = None
             # All this takes long; the alias may have moved on or back meanwhile.
             moved_on = await self._moved_on(new.number)
         except BaseException as error:

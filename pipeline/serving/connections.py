@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -24,8 +25,9 @@ FILES = 64
 """Files of the page /docs that are sent at once."""
 # Files that are no connection: those of the process itself and of the page, and connections that are accepted or just closed.
 _OTHER_FILES = 512
-# The most bytes of answers that wait for their clients to read, and what one takes besides.
-_UNREAD, _ANSWERING = 64_000_000, 250_000
+# The most bytes of answers that wait for their clients to read, what one takes besides, and for how long a client may then read
+# nothing.
+_UNREAD, _ANSWERING, _UNREAD_SECONDS = 64_000_000, 250_000, 3
 # The rank of a connection that never makes room.
 _BUSY = 3
 # Requests that may wait on a connection for the one before them, and bytes that are parsed at once.
@@ -36,14 +38,20 @@ class Connections:
     """All connections of a server. When there are too many, the one that has sent no complete request for longest is closed."""
 
     def __init__(self, limits: Limits) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.limits, self.most = limits, limits.connections
+        files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = limits.connections + _OTHER_FILES
         if hard != resource.RLIM_INFINITY:
-            self.most = max(BURST, min(self.most, hard - _OTHER_FILES))
+            wanted = min(wanted, hard)
+        # Where it cannot be raised (macOS has a limit of its own), it stays.
+        with suppress(ValueError, OSError):
+            if files != resource.RLIM_INFINITY and files < wanted:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                files = wanted
+        self.limits, self.most = limits, limits.connections
+        if files != resource.RLIM_INFINITY:
+            self.most = max(BURST, min(self.most, files - _OTHER_FILES))
         if self.most < limits.connections:
-            log.warning(f"serve: at most {self.most} connections, since `ulimit -n` is {hard}; raise it for more")
+            log.warning(f"serve: at most {self.most} connections, since `ulimit -n` is {files}; raise it for more")
         # The longest without a complete request and its answer first.
         self._all: dict[BoundedHttp, None] = {}
 
@@ -62,14 +70,6 @@ class Connections:
             del self._all[one]
             self._all[one] = None
 
-    def bound_unread(self) -> None:
-        """Give up the oldest answers if too much waits for clients to read it."""
-        unread = [one for one in self._all if one.flow.write_paused]
-        sizes = [one.transport.get_write_buffer_size() + _ANSWERING for one in unread]
-        for number, one in enumerate(unread[:-1]):
-            if sum(sizes[number:]) > _UNREAD:
-                self._end(one)
-
     def _end(self, one: BoundedHttp) -> None:
         one.transport.abort()
         self.remove(one)
@@ -83,8 +83,9 @@ class Connections:
         while True:
             await asyncio.sleep(1)
             now = asyncio.get_running_loop().time()
+            unread = sum(one.transport.get_write_buffer_size() + _ANSWERING for one in self._all if one.flow.write_paused)
             for one in list(self._all):
-                one.end_if_late(now)
+                one.end_if_late(now, _UNREAD_SECONDS if unread > _UNREAD else self.limits.seconds)
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -105,7 +106,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._ahead = 0
         self._ends = False
         self._began: float | None = None
+        # Since when nobody has read of the answer, and bytes of it that wait.
         self._stalled: float | None = None
+        self._unread = 0
 
     @property
     def busy(self) -> bool:
@@ -141,7 +144,8 @@ class BoundedHttp(HttpToolsProtocol):
                 return
             piece = data[start : start + _PIECE]
             self._bytes += len(piece)
-            if self.busy and (self.pipeline or not self.in_body):
+            # Of a body that waits for the requests before it, uvicorn itself reads no more than 64 kB.
+            if self.busy and not self.in_body:
                 self._ahead += len(piece)
                 if self._ahead > HEADER_BYTES:
                     self._end_after_answers()
@@ -162,11 +166,15 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.close()
 
-    def end_if_late(self, now: float) -> None:
-        """End the connection if its headers take too long, or nobody reads its answer."""
-        stalled = self.flow.write_paused or self.transport.is_closing()
-        self._stalled = (self._stalled or now) if stalled else None
-        if self._stalled is not None and now - self._stalled > self._all_connections.limits.seconds:
+    def end_if_late(self, now: float, patience: float) -> None:
+        """End the connection if its headers take too long, or nobody has read of its answer for some seconds."""
+        unread = self.transport.get_write_buffer_size()
+        if not (self.flow.write_paused or self.transport.is_closing()):
+            self._stalled = None
+        elif self._stalled is None or unread < self._unread:
+            self._stalled = now
+        self._unread = unread
+        if self._stalled is not None and now - self._stalled > patience:
             self.transport.abort()
         elif self._began is not None and now - self._began > HEADER_SECONDS:
             self.refuse(408, f"the headers of the request were not complete after {HEADER_SECONDS} s")
@@ -179,8 +187,8 @@ class BoundedHttp(HttpToolsProtocol):
         """
         if len(self.pipeline) >= _PIPELINED:
             raise ValueError("too many requests wait")
-        self._bytes, self._began, self.in_body = 0, None, True
         super().on_headers_complete()
+        self._bytes, self._began, self.in_body = 0, None, True
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
@@ -192,15 +200,14 @@ class BoundedHttp(HttpToolsProtocol):
         """End the request; another one may follow."""
         self._bytes, self._began, self.in_body = 0, None, False
         super().on_message_complete()
-
-    def pause_writing(self) -> None:
-        """Wait until the client has read more."""
-        super().pause_writing()
-        self._all_connections.bound_unread()
+        if not self.busy:
+            # It was answered before its end.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of a body that was refused."""
-        self._ahead, self._began = 0, self.loop.time() if self.in_body else None
+        self._ahead, self._began = 0, self.loop.time() if self.in_body and not self.busy else None
         super().on_response_complete()
         self._all_connections.answered(self)
 

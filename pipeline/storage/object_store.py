@@ -38,6 +38,8 @@ MANIFEST = "manifest"
 _FILES = "files"
 # Name in the storage of the content of a single-file object.
 _CONTENT = "content"
+# Of the place for temporary files, if Ray's sockets are to have names that are short enough.
+_LONG = 15
 
 
 class NotAnObject(StorageError):
@@ -217,13 +219,17 @@ def found(shared: str) -> Path:
     return Path(shared) if shared.startswith("/") or not mark else Storage.open(storage).local(digest)
 
 
-def private_folder() -> Path:
+def private_folder(*, short: bool = False) -> Path:
     """A folder on this machine for downloads, private to this user.
+
+    Args:
+        short: below /tmp if the usual place has a long name: names of sockets have at most 107 characters, on macOS 103.
 
     Raises:
         UserError: the folder exists but is not private to this user.
     """
-    folder = Path(tempfile.gettempdir()) / f"gausscse-{os.getuid()}"
+    place = tempfile.gettempdir()
+    folder = Path("/tmp" if short and len(place) > _LONG else place) / f"gausscse-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.stat(follow_symlinks=False)
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:

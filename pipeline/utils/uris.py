@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 
-_SECRET = re.compile("pass|pwd|secret|token|credential|signature|(api|access|account|shared)_?key", re.IGNORECASE)
+_SECRET = re.compile("pass|pwd|secret|token|credential|signature|^sig$|(api|access|account|shared)_?key", re.IGNORECASE)
 _EXAMPLES = "write http://host:port, sqlite:////absolute/path/mlflow.db or the URI of another database"
 
 
@@ -41,7 +41,7 @@ def without_password(uri: str) -> str:
         # Which part a ? or @ of a password belongs to is not clear.
         return f"{scheme}://***"
     fields = [
-        f"{name}{equals}***" if equals and _SECRET.search(unquote(name)) else f"{name}{equals}{value}"
+        f"{name}{equals}***" if any(map(_SECRET.search, (unquote(name), unquote(value)))) and equals else f"{name}{equals}{value}"
         for name, equals, value in (field.partition("=") for field in re.split("([&;])", query))
     ]
     return f"{scheme}{mark}{place.rpartition('@')[2]}{asked}{''.join(fields)}"

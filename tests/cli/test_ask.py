@@ -29,22 +29,29 @@ def asked(model: Path, a: str, b: str, capsys: pytest.CaptureFixture[str], monke
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize(("head", "threshold"), [(True, 0.2), (True, 0.999), (True, 0.0), (False, 0.2)])
 def test_the_answer_is_the_encoders(
-    tiny_backbone: Path, tmp_path: Path, head: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_backbone: Path,
+    tmp_path: Path,
+    head: bool,
+    threshold: float,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = tiny_encoder(tiny_backbone)
     made.relation_head = drawn_relation() if head else None
-    made.calibration = Calibration(threshold=0.2, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
+    made.calibration = Calibration(threshold=threshold, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
     made.save_pretrained(tmp_path / "model")
     encoder = GaussianEncoder.from_pretrained(tmp_path / "model")
     for a, b in ((A, B), (B, A)):
-        first, second = asked(tmp_path / "model", a, b, capsys, monkeypatch)
+        first, *because, second = asked(tmp_path / "model", a, b, capsys, monkeypatch)
         if head:
             name, _, chances = first.partition(": ")
             assert name == encoder.decide(a, b)
             expected = {one: f"{100 * chance:.1f}" for one, chance in encoder.relation(a, b).items()}
             assert dict(re.findall(r"(\w+) ([\d.]+) %", chances)) == expected
+            score = f"because the score of entailment is {encoder.score([a], [b]).item():.3f} and its threshold {threshold:.3f}"
+            assert because == ([score] if name != max(expected, key=lambda one: float(expected[one])) else [])
         else:
             assert first == ("entailment" if encoder.entails(a, b) else "no entailment")
         assert second == f"similarity: sim(B‖A) {encoder.similarity(b, a):.4f}, sim(A‖B) {encoder.similarity(a, b):.4f}"

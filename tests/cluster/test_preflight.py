@@ -106,6 +106,8 @@ def test_a_wrong_tracking_address_of_the_environment_is_named_as_that(
         ("postgresql://u:p@h/db?sslmode=require", "postgresql://h/db?sslmode=require"),
         ("mysql://h/db?charset=utf8;p%61ssword=p", "mysql://h/db?charset=utf8;p%61ssword=***"),
         ("s3://b/k?endpoint_override=h&secret_key=p&access_key=p", "s3://b/k?endpoint_override=h&secret_key=***&access_key=***"),
+        ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dp", "mssql+pyodbc:///?odbc_connect=***"),
+        ("https://a.blob/c?sv=1&sig=p", "https://a.blob/c?sv=1&sig=***"),
         # A ? or @ in a password.
         ("http://u:p?p@h", "http://***"),
         ("postgresql://h/db?password=p@p", "postgresql://***"),

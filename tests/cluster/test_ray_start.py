@@ -52,7 +52,7 @@ def start(**environment: str) -> str:
 def test_a_long_tmpdir_is_named_with_what_to_set(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * max(1, 90 - len(str(tmp_path))))
     folder.mkdir()
-    said = start(TMPDIR=str(folder))
+    said = start(RAY_TMPDIR=str(folder))
     assert said.startswith("error: Ray does not start on this machine: ")
     assert str(folder) in said
     assert said.endswith("; set RAY_TMPDIR to a folder with a short path, such as /tmp")

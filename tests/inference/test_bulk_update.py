@@ -83,17 +83,17 @@ def test_an_update_encodes_only_the_parts_that_differ(encoders: dict[str, Gaussi
     assert encoder.encode(["dog a 0"]).mean[0].tolist() != read_gaussians(str(out)).gaussians.mean[0].tolist()
 
 
-@pytest.mark.parametrize("left", ["", '{"digest": "0a', "[]", "null"])
+@pytest.mark.parametrize("left", [b"", b'{"digest": "0a', b"[]", b"null", b'{"x": "\xe3\x81'])
 def test_a_file_that_a_power_failure_cut_is_one_line_or_encoded_again(
-    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path, left: str
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path, left: bytes
 ) -> None:
     out, encoder = tmp_path / "out", encoders["old"]
     plan = plan_of(corpus, encoder, "old")
     encode(encoder, corpus, plan, out)
     whole = contents(out)
-    (out / "_part-000001.json").write_text(left, encoding="utf-8")
+    (out / "_part-000001.json").write_bytes(left)
     assert encode(encoder, corpus, plan, out) == [1]
-    (out / PLAN).write_text(left, encoding="utf-8")
+    (out / PLAN).write_bytes(left)
     with pytest.raises(UserError, match=rf"{PLAN}: is damaged; add --update"):
         encode(encoder, corpus, plan, out)
     assert encode(encoder, corpus, plan, out, update=True) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ import pipeline
 from pipeline.cli.encode import main as encode
 from pipeline.cli.search import main as search
 from pipeline.inference.corpus import read_gaussians
-from pipeline.inference.entailment_index import EntailmentIndex
+from pipeline.inference.entailment_index import EntailmentIndex, Searchable
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import encoder_digest
 from pipeline.serving.corpora import searchable
@@ -61,6 +62,19 @@ def test_a_corpus_is_ranked_by_the_scores_that_its_sentences_get(project: Path, 
     np.testing.assert_allclose(expected[rows[0]], scores[0], rtol=1e-3)
     search(["with", query, "--way", "entails", "--by", "relation", "-k", "3", "--model", "tokens"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [f"{score:.4f}" for score in scores[0]]
+
+
+def test_a_corpus_without_kept_columns_is_searched(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = GaussianEncoder.from_pretrained(project / "tokens")
+    encode_here(encoder, project / "texts.parquet", "bare", keep=[], model=encoder_digest(project / "tokens"))
+    expected = Searchable.of(encoder, KEPT, ("entails",), "similarity").search(
+        encoder.encode(["the man"]), "entails", 3, -math.inf, "similarity"
+    )[0]
+    assert len(expected) == 3
+    search(["bare", "the man", "--way", "entails", "-k", "3", "--model", "tokens"])
+    found = [line.split("  row ") for line in capsys.readouterr().out.splitlines()]
+    # Some texts are there twice.
+    assert [(score, TEXTS[int(row)]) for score, row in found] == [(f"{one['score']:.4f}", one["sentence"]) for one in expected]
 
 
 def test_without_the_vectors_of_this_head_nothing_is_ranked_by_it(project: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_verdict_names_what_the_champion_beats_on_every_set_and_what_not() -
     }
     assert _verdict(results, Headline("PR-AUC", measures, baselines), 1).replace("\xa0", " ") == (
         "m version 3, the champion, is better than always-no and length-only, not better than other on b: PR-AUC 80.0 % on a "
-        "(next: always-no, 75.0 %), 50.0 % on b (next: other, 60.0 %); there is no variant absent to compare with."
+        "(next: always-no, 75.0 %), 50.0 % on b (next: other, 60.0 %); absent was not trained (experiments.variants)."
     )
     assert _verdict(results, Headline("PR-AUC", measures[2:], baselines), 1) == ""
     results.registered = REGISTERED | {"alias": None, "champion_version": 2}

@@ -122,6 +122,18 @@ async def test_without_small_requests_pieces_are_sent_together() -> None:
     assert max(sender.sizes()) == 3
 
 
+async def test_a_large_request_that_writes_takes_turns_with_others() -> None:
+    sender = Sender()
+    writes = asyncio.create_task(sender.batches.answer(Job("fuse", ["3"] * 2 * BATCH, write=True)))
+    await turn()
+    plain = sender.ask(1, 2 * PIECE)
+    await turn()
+    sender.gate.set()
+    await asyncio.gather(writes, plain)
+    # One call is on its way when the other request comes.
+    assert [jobs[0].write for jobs in sender.sent].index(False) <= 2
+
+
 async def test_long_texts_make_small_pieces() -> None:
     sender = Sender()
     sender.gate.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -14,13 +15,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import psutil
 import pytest
 import torch
+import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.serving.connections import BoundedHttp, Connections
+from pipeline.serving.limits import Limits
 from tests.serving.server import Registry, Server, serving
 
 pytestmark = pytest.mark.faults
@@ -279,14 +285,98 @@ def test_small_requests_do_not_wait_behind_large_ones(server: Server, encoder: G
     assert small["usage"]["total_tokens"] == encoder.encode_counted(texts)[1].tokens.sum()
 
 
-def test_a_replica_that_hangs_is_not_ready_and_is_replaced(server: Server) -> None:
-    (replica,) = server.replicas(1)
+@pytest.fixture(scope="module")
+def with_replicas(registry: Registry, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ["--replicas", "1:2", "--max-concurrent", "2"]
+    with serving(registry, tmp_path_factory.mktemp("replicas"), options) as running:
+        yield running
+
+
+def test_too_many_requests_at_once_are_refused(with_replicas: Server) -> None:
+    """Two requests take both places while their replica is suspended; two bodies that are not complete take none."""
+    sent = HEAD + b'Content-Length: 30\r\n\r\n{"sentences": ["A dog runs."]}'
+    slow, whole = ([connected(with_replicas, piece) for _ in range(2)] for piece in (sent[:-1], b""))
+    with_replicas.good("/similarity", PAIR)
+    (replica,) = with_replicas.replicas(1)
     replica.suspend()
     try:
-        waited = server.until(lambda: server.ask("/ready")[0] == 503, "it is not ready")
-        assert server.until(lambda: server.ask("/ready")[0] == 200, "another one is") + waited < 60
+        for connection in whole:
+            connection.sendall(sent)
+        with_replicas.until(lambda: "gausscse_serve_in_progress 2.0" in with_replicas.good("/metrics"), "both are in progress")
+        status, answer = with_replicas.ask("/similarity", PAIR)
     finally:
-        with suppress(psutil.NoSuchProcess):
-            replica.resume()
-    assert server.replicas(1) != [replica]
-    server.good("/similarity", PAIR)
+        replica.resume()
+    assert (status, answer["error"]["message"]) == (503, "2 requests are in progress; try again later")
+    for connection in whole:
+        assert b" 200 OK" in connection.recv(100)
+    for connection in (*slow, *whole):
+        connection.close()
+
+
+def test_a_replica_that_hangs_is_not_ready_and_is_replaced(with_replicas: Server) -> None:
+    hung = with_replicas.replicas(1)
+    for replica in hung:
+        replica.suspend()
+    try:
+        waited = with_replicas.until(lambda: with_replicas.ask("/ready")[0] == 503, "it is not ready")
+        assert with_replicas.until(lambda: with_replicas.ask("/ready")[0] == 200, "another one is") + waited < 60
+    finally:
+        for replica in hung:
+            with suppress(psutil.NoSuchProcess):
+                replica.resume()
+    assert not {*with_replicas.replicas(1)} & {*hung}
+    with_replicas.good("/similarity", PAIR)
+
+
+def test_a_pipelined_request_with_a_body_of_any_size_is_answered(server: Server) -> None:
+    text = ["A dog runs."]
+    bodies = [json.dumps({"sentences": text * many}).encode() for many in (200, 1000)]
+    assert len(bodies[1]) < 32_768 < len(bodies[1]) * 4
+    bodies.append(json.dumps({"sentences": ["A dog runs. " * 1000] * 10}).encode())
+    assert len(bodies[2]) > 100_000
+    connection = connected(server, b"".join(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body for body in bodies))
+    connection.settimeout(60)
+    got = b""
+    while got.count(b"HTTP/1.1 200 OK") < 3:
+        got += (more := connection.recv(1_000_000))
+        assert more
+    connection.close()
+
+
+def test_large_answers_are_kept_for_clients_that_read_and_not_for_others() -> None:
+    """Answers of 12 MB, more together than the server keeps for clients that read nothing; others read 5 MB a second."""
+    size, clients = 12_000_000, 8
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    async def read(port: int, pause: float) -> tuple[int, float]:
+        """Bytes of the answer, and seconds until it ended."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=65_536)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        start, got = time.monotonic(), 0
+        with suppress(ConnectionError):
+            await asyncio.sleep(pause)
+            while part := await reader.read(250_000):
+                got += len(part)
+                await asyncio.sleep(0.05)
+        writer.close()
+        return got, time.monotonic() - start
+
+    async def run() -> tuple[list[int], list[int]]:
+        connections, listening = Connections(Limits()), socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(answer, http=cast(Any, partial(BoundedHttp, connections)), log_level="error", lifespan="off")
+        front = uvicorn.Server(config)
+        serving, watching = asyncio.create_task(front.serve([listening])), asyncio.create_task(connections.watch())
+        port = listening.getsockname()[1]
+        reading, deaf = (asyncio.gather(*(read(port, pause) for _ in range(clients))) for pause in (0.0, 8.0))
+        found = [got for got, _ in await reading], [got for got, _ in await deaf]
+        front.should_exit = True
+        await serving
+        watching.cancel()
+        return found
+
+    reading, deaf = asyncio.run(run())
+    assert min(reading) > size
+    assert max(deaf) < size

@@ -8,7 +8,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -19,6 +20,7 @@ from pipeline.serving.batches import Batches
 from pipeline.serving.model import Answered, Job, Model
 from pipeline.serving.runtime import InProcess
 from pipeline.utils.atomic_io import write_sums
+from pipeline.utils.errors import UserError
 from tests.serving import test_swap
 from tests.serving.server import Registry, Server, serving
 from tests.serving.test_champion import follower
@@ -150,3 +152,34 @@ def test_the_end_of_the_server_waits_for_what_is_computed_and_frees_the_model(
     assert asyncio.run(end())[0].tokens > 2
     gc.collect()
     assert [encoder() for encoder in kept] == [None]
+
+
+def test_a_version_that_is_refused_is_freed(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while no later one is looked at."""
+    kept: list[weakref.ref[Model]] = []
+    following, own = follower("sqlite://", []), InProcess(1, 60.0)
+    following._runtime = own
+
+    def started(version: Any) -> Any:
+        model = Model(operator_model, "cpu")
+        kept.append(weakref.ref(model))
+
+        async def send(jobs: list[Job]) -> Any:
+            return model.answers(jobs)
+
+        return a_version(Batches(send, lambda: None))
+
+    async def fails(new: Any) -> None:
+        await new.batches.answer(Job("means", ["A dog runs."]))
+        raise UserError("its canaries fail")
+
+    monkeypatch.setattr(following, "_started", started)
+    monkeypatch.setattr(following, "_check", fails)
+
+    async def replace() -> None:
+        with pytest.raises(UserError, match="its canaries fail"):
+            await following._replace(cast(Any, SimpleNamespace(version="7")))
+
+    asyncio.run(replace())
+    gc.collect()
+    assert [model() for model in kept] == [None]

@@ -232,33 +232,6 @@ def test_only_probes_and_the_page_need_no_token(server: Server) -> None:
     assert server.ask("/encode", S, headers={"Authorization": "Bearer another-token-of-16"})[0] == 200
 
 
-def test_too_many_requests_at_once_are_refused(server: Server) -> None:
-    """Two requests take both places while their replica is suspended; two bodies that are not complete take none."""
-    body = b'{"sentences": ["A dog runs."]}'
-    head = f"POST /encode HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n"
-    sent = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
-    slow, whole = ([socket.create_connection(("127.0.0.1", server.port), 120) for _ in range(2)] for _ in range(2))
-    for connection in slow:
-        connection.sendall(sent[:-1])
-    assert server.ask("/encode", S)[0] == 200
-    (replica,) = server.replicas(1)
-    replica.suspend()
-    try:
-        for connection in whole:
-            connection.sendall(sent)
-        server.until(lambda: "gausscse_serve_in_progress 2.0" in server.good("/metrics"), "both are in progress")
-        status, answer = server.ask("/encode", S)
-    finally:
-        replica.resume()
-    assert (status, answer["error"]["message"]) == (503, "2 requests are in progress; try again later")
-    for connection in whole:
-        assert b" 200 OK" in connection.recv(100)
-        connection.close()
-    for connection in slow:
-        assert b" 408 " in connection.recv(100)
-        connection.close()
-
-
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /encode HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDLESS = {

@@ -59,7 +59,7 @@ def open_parquet_source(name: str, full: Path) -> pq.ParquetFile:
         return pq.ParquetFile(
             full,
             metadata=metadata,
-            read_dictionary=[one.name for one in schema if one.type in (pa.string(), pa.binary()) and one.name not in shared],
+            read_dictionary=[one.name for one in schema if is_text(one.type) and one.name not in shared],
             buffer_size=_READ_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
@@ -70,12 +70,12 @@ def _parquet_table(name: str, full: Path) -> Table:
     file = open_parquet_source(name, full)
     metadata = file.metadata
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    # Fewer rows a batch if they are long, or may be: in this encoding, a row has all that is new of it since the one before.
-    longest = max(_sharing(metadata).values(), default=1)
-    batch_rows = min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1), _BATCH_BYTES // longest)
 
     def blocks(wanted: Sequence[str]) -> Iterator[Block]:
         before = 0
+        # Fewer rows a batch if they are long, or may be. A row a batch would take too long.
+        shared = max((longest for column, longest in _sharing(metadata).items() if column in wanted), default=1)
+        batch_rows = min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1), max(64, _BATCH_BYTES // shared))
         with _parquet_faults(name):
             for batch in file.iter_batches(max(1, batch_rows), columns=list(wanted)):
                 for part in _parts(batch):

@@ -119,7 +119,7 @@ def _with_columns(root: Path, given: FileSpec) -> FileSpec:
         if roles is None or (labelled and len(labels) != 1):
             raise UserError(
                 f"{name}: it is unclear which of its columns ({listed(table.columns)}) are what; name them with --premise, "
-                "--hypothesis and --label (without labels: --contradiction COLUMN, or --all entailment)"
+                "--hypothesis and --label (without labels: --contradiction COLUMN)"
             ) from None
         return given.model_copy(update=roles | ({"label": labels[0]} if labelled else {}))
     return given.model_copy(update={role: getattr(columns, role) for role in ("premise", "hypothesis", "label", "reverse_label")})
