@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,11 @@ def main(arguments: Sequence[str]) -> None:
         if encoder.relation_head is not None:
             names = ", ".join(f"{k} {name}" for k, name in enumerate(RELATIONS))
             lines.append(f"The outputs of the relation head, in their order: {names}.")
-        text = "\n\n".join([*lines, card.partition("\n---\n")[2].strip()])
+        about = card.partition("\n---\n")[2].strip()
+        if options.format != "gausscse" and about:
+            lines.append("Below is the card of the exported model. `gausscse.load` takes that one, and not this folder.")
+            about = about.replace('"this folder"', json.dumps(options.model))
+        text = "\n\n".join([*lines, about])
         (folder / CARD).write_text(f"{text.rstrip()}\n", encoding="utf-8")
         write_sums(folder)
     log.info(f"{options.out}: {encoder.dim} dimensions; {how}")

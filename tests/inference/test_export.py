@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,7 +151,9 @@ def test_a_model_s_folder_is_exported_by_a_command(
     encoder = tiny_encoder(tiny_backbone)
     encoder.relation_head = drawn_relation()
     encoder.save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / CARD).write_text("---\nlanguage: en\n---\n\n# A card\n", encoding="utf-8")
+    (tmp_path / "model" / CARD).write_text(
+        '---\nlanguage: en\n---\n\ngausscse.load("this folder")\n\n# A card\n', encoding="utf-8"
+    )
     write_sums(tmp_path / "model")
     loads = {"sentence-transformers": "modules.json", "onnx": "onnx.json", "gausscse": "config.json"}
     for form, file in loads.items():
@@ -162,6 +165,9 @@ def test_a_model_s_folder_is_exported_by_a_command(
         card = (out / CARD).read_text(encoding="utf-8")
         assert "0 entailment, 1 neutral, 2 contradiction, 3 reversed" in card and card.endswith("\n\n# A card\n")
         assert "the first 8 of 32 dimensions" in card
+        # What the card says to load can be loaded.
+        loaded = re.search(r'gausscse\.load\("(.*)"\)', card)
+        assert loaded is not None and loaded[1] == ("this folder" if form == "gausscse" else str(tmp_path / "model"))
     assert json.loads((tmp_path / "onnx/onnx.json").read_text())["relations"] == list(RELATIONS)
     assert GaussianEncoder.from_pretrained(tmp_path / "gausscse").dim == 8
     # Not over the model itself, nor anything else.
