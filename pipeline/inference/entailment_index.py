@@ -292,12 +292,15 @@ class Searchable:
     relation: Relation | None
 
     @staticmethod
-    def of(encoder: GaussianEncoder, corpus: str | Path | Iterable[str], ways: tuple[Way, ...], by: Ranking) -> Searchable:
+    def of(encoder: GaussianEncoder, corpus: str | Path | Iterable[str], ways: Way | tuple[Way, ...], by: Ranking) -> Searchable:
         """Sentences to encode now, or a folder that `gausscse encode` wrote with the same encoder.
 
         Raises:
             UserError: another model encoded the folder, or this one cannot rank like that; errors as in `read`.
         """
+        ways = (ways,) if isinstance(ways, str) else ways
+        for way in ways:
+            _check_choice(way, by)
         if by == "relation" and encoder.relation_head is None:
             raise UserError(_HEADLESS)
         kind = "cosine" if by == "cosine" else encoder.score_kind
@@ -342,6 +345,12 @@ class Searchable:
         return results
 
 
+def _check_choice(way: Way, by: Ranking) -> None:
+    for name, value, known in (("way", way, WAYS), ("by", by, get_args(Ranking))):
+        if value not in known:
+            raise UserError(f"{name} is {value!r}: write {' or '.join(known)}")
+
+
 def search(
     encoder: GaussianEncoder,
     corpus: str | Path | Iterable[str] | Searchable,
@@ -367,9 +376,7 @@ def search(
     Raises:
         UserError: as in `Searchable.of`, or the model cannot rank this way.
     """
-    for name, value, known in (("way", way, WAYS), ("by", by, get_args(Ranking))):
-        if value not in known:
-            raise UserError(f"{name} is {value!r}: write {' or '.join(known)}")
+    _check_choice(way, by)
     searchable = corpus if isinstance(corpus, Searchable) else Searchable.of(encoder, corpus, (way,), by)
     if searchable.corpus.model != (encoder.digest or ""):
         raise UserError("the Searchable was made by another model; make it with this one")

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -121,6 +121,12 @@ def test_search_from_python(project: Path) -> None:
     ):
         with pytest.raises(pipeline.UserError, match=words):
             pipeline.search(model, kept, "the man", **{**ask, **change})
+    for ways, by, said in ((("entail",), "cosine", "way is 'entail'"), ("entails", "foo", "by is 'foo'")):
+        with pytest.raises(pipeline.UserError, match=said):
+            pipeline.Searchable.of(model, KEPT, cast(Any, ways), cast(Any, by))
+    # One way needs no tuple.
+    one = pipeline.Searchable.of(model, KEPT, "entails", "similarity")
+    assert pipeline.search(model, one, KEPT[0], way="entails", k=1)[0]["sentence"] == KEPT[0]
     by_cosine = pipeline.Searchable.of(model, KEPT, ("entails",), "cosine")
     with pytest.raises(UserError, match=r"^the Searchable cannot rank by similarity; make it with by='similarity'$"):
         pipeline.search(model, by_cosine, "the man", by="similarity")
