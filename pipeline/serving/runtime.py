@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,10 @@ from pipeline.serving.model import Answered, Job, Model
 
 Send = Callable[[list[Job]], Awaitable[list[Answered]]]
 """Sends a batch to a model."""
+
+
+# Seconds; a call has a few sentences, or 256 short requests.
+_HANGS = 60.0
 
 
 class ReplicaDied(Exception):
@@ -74,6 +79,7 @@ class InProcess:
         # torch keeps the number for each thread that computes, and for those that are started later.
         torch.set_num_threads(threads)
         self._worker = ThreadPoolExecutor(1, "model", torch.set_num_threads, (threads,))
+        self._began: float | None = None
 
     def share(self, folder: Path) -> str:
         """The folder itself."""
@@ -83,14 +89,22 @@ class InProcess:
         """Read a model in the calling thread, while others answer."""
         model = Model(Path(folder), "cpu")
 
+        def answers(jobs: list[Job]) -> list[Answered]:
+            self._began = time.monotonic()
+            try:
+                return model.answers(jobs)
+            finally:
+                self._began = None
+
         async def send(jobs: list[Job]) -> list[Answered]:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, model.answers, jobs)
+            return await asyncio.get_running_loop().run_in_executor(self._worker, answers, jobs)
 
         return send
 
     def running(self, name: str) -> int:
-        """One: a model that has started stays until it is ended."""
-        return 1
+        """One, or none while a call takes so long that it seems to hang."""
+        began = self._began
+        return int(began is None or time.monotonic() - began < _HANGS)
 
     def end(self, name: str) -> None:
         """Nothing: the memory of a model is free once nobody has its `Send`."""

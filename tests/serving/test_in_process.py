@@ -124,6 +124,23 @@ def test_the_front_answers_while_the_model_computes(held: Batches) -> None:
     asyncio.run(ask())
 
 
+def test_a_call_that_hangs_makes_the_model_unready(held: Batches, operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = InProcess(1, 60.0)
+    batches = Batches(own.start("another", str(operator_model), lambda: False), lambda: None)
+
+    async def ask() -> None:
+        asked = asyncio.create_task(batches.answer(Job("means", ["A dog runs."])))
+        assert await asyncio.to_thread(Held.began.wait, 60)
+        assert own.running("another") == 1
+        monkeypatch.setattr(runtime, "_HANGS", 0.0)
+        assert own.running("another") == 0
+        Held.may.set()
+        await asked
+        assert own.running("another") == 1
+
+    asyncio.run(ask())
+
+
 def test_the_end_of_the_server_waits_for_what_is_computed_and_frees_the_model(
     held: Batches, operator_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
