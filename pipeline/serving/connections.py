@@ -151,8 +151,8 @@ class BoundedHttp(HttpToolsProtocol):
                     self._end_after_answers()
                     return
             super().data_received(piece)
-            # The rest of a body that was refused is read, so that the client reads why.
-            if self._bytes > (self._all_connections.limits.bytes if self.in_body and not self.busy else HEADER_BYTES):
+            # The rest of a body that was refused is read, up to as much again, so that the client reads why.
+            if self._bytes > (2 * self._all_connections.limits.bytes if self.in_body and not self.busy else HEADER_BYTES):
                 self.refuse(431, LONG_HEADER)
 
     def refuse(self, status: int, why: str) -> None:
