@@ -80,7 +80,7 @@ class Measured:
 def run(quick: bool) -> list[Row]:
     """One pair per request from 1, 8 and 64 clients, and many sentences per request from one client; no sentence comes twice.
 
-    Then the start, the memory, the stages of a request, and the rate beside that of one call with all sentences.
+    Then the start, the memory, the stages of a request, and the rate next to that of one call with all sentences.
     """
     data = corpus()
     requests, clients = (8, (1, 2)) if quick else (640, (1, 8, 64))

@@ -23,7 +23,7 @@ BATCH = 256
 PIECE = 8
 """Sentences in a piece of a larger request. After a small request, they are sent one by one, so that the next one waits for one
 piece at most, and else as many as a batch has."""
-# Characters for each sentence of a piece: longer ones take longer. Seconds after which small requests are no longer expected.
+# Characters for each sentence of a piece: longer ones take longer. Seconds after which no small request is expected.
 _CHARACTERS, _QUIET = 512, 10.0
 # How often requests are sent, alone and together, and seconds before they are sent again, which double.
 _ATTEMPTS, _TOGETHER, _PAUSE = 6, 2, 0.05

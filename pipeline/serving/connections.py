@@ -23,7 +23,7 @@ BURST = 64
 """Connections that are accepted at once, so that accepting many does not delay the others."""
 FILES = 64
 """Files of the page /docs that are sent at once."""
-# Files that are no connection: those of the process itself and of the page, and connections that are accepted or just closed.
+# Files other than connections: those of the process itself and of the page, and connections that are accepted or just closed.
 _OTHER_FILES = 512
 # The most bytes of answers that wait for their clients to read, what one takes besides, and for how long a client may then read
 # nothing.
@@ -212,7 +212,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._all_connections.answered(self)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or one pipelined request too many, once the requests before it are answered."""
+        """Refuse what is not HTTP, or one pipelined request too many, once the requests before it are answered."""
         if self.busy and not self.in_body:
             self._end_after_answers()
         else:

@@ -132,7 +132,7 @@ def test_storage_that_is_a_file_is_refused(project: Path) -> None:
     assert refusal() == "execution.yaml: cluster.storage: got 'taken/below': taken is a file; name a folder"
 
 
-def test_commands_on_registered_models_run_beside_a_wrong_key_of_training(project: Path) -> None:
+def test_a_wrong_key_of_training_stops_no_command_on_registered_models(project: Path) -> None:
     """As `dvc exp run --set-param train.epochs=-1` leaves it."""
     put("params.yaml", "epochs: 1", "epochs: -1")
     assert refusal().startswith("params.yaml: train.epochs: ")

@@ -1,4 +1,4 @@
-"""Hostile clients without a token: beside each, honest clients get their answers, and the front keeps its memory."""
+"""Hostile clients without a token: meanwhile, honest clients get their answers, and the front keeps its memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Honest:
 
 @contextmanager
 def honest(server: Server) -> Iterator[Honest]:
-    """Honest clients beside what is done meanwhile; in the end all their answers were right, and none came too late.
+    """Honest clients that ask meanwhile; in the end all their answers were right, and none came too late.
 
     How much later than on a quiet machine is for `make bench NAME=serving` to say.
     """
