@@ -1,4 +1,11 @@
-"""`gausscse serve` and `mlflow models serve` on this machine, one after the other, with clients on the same cores."""
+"""`gausscse serve` by each engine, and other servers of the same weights, one after the other, with clients on the same cores:
+`mlflow models serve`, FastAPI with ONNX Runtime (`bench.floor`), and infinity, if INFINITY names its program. That one wants an
+environment of its own, with numpy 1:
+
+    python3 -m venv infinity
+    infinity/bin/pip install torch==2.13.0 "infinity-emb[server]==0.0.78" "sentence-transformers<4" "transformers<5" "click<8.2"
+    INFINITY=infinity/bin/infinity_emb make bench NAME=serving
+"""
 
 from __future__ import annotations
 
@@ -11,21 +18,23 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.corpus import Corpus, corpus
-from bench.measure import Row, resident, started, use_threads
+from bench.measure import ROOT, Row, resident, started, use_threads
 from pipeline.config.execution import TrackingParams
+from pipeline.inference.export import export
+from pipeline.inference.onnx_export import export_onnx
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import CANARIES
+from pipeline.models.model_dir import CANARIES, ENGINES, Engine
 from pipeline.registry.versions import add_version
 from pipeline.serving.batches import Batches
 from pipeline.serving.model import Job, Model
@@ -36,6 +45,17 @@ from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
 from pipeline.utils.cores import cores
 
 NAME, BATCH, PATIENCE = "bench", 64, 240.0
+INFINITY = "INFINITY"
+_OURS = {
+    "torch": ["--engine", "torch"],
+    "torch, up to 2 replicas": ["--replicas", "1:2"],
+    "openvino": ["--engine", "openvino"],
+    "openvino-int8": ["--engine", "openvino-int8"],
+}
+
+
+# Path and body of a request about these sentences.
+Ask = Callable[..., tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +64,8 @@ class Server:
 
     port: int
     process: psutil.Process
-    similarity: Callable[[str, str], tuple[str, bytes]]
-    """Path and body of a request for the similarity of a pair."""
-    encode: Callable[[Sequence[str]], tuple[str, bytes]]
-    """The same for the Gaussians of sentences."""
+    asks: Mapping[str, Ask]
+    """What it can be asked, by name: similarity of a pair, means (of a pair), many (Gaussians)."""
     started_at: float
     """`time.perf_counter` when its command was started."""
 
@@ -80,61 +98,88 @@ class Measured:
 def run(quick: bool) -> list[Row]:
     """One pair per request from 1, 8 and 64 clients, and many sentences per request from one client; no sentence comes twice.
 
-    Then the start, the memory, the stages of a request, and the rate next to that of one call with all sentences.
+    Then the start, the memory, the stages of a request, and by each engine the rate next to that of one call with all sentences.
     """
     data = corpus()
     requests, clients = (8, (1, 2)) if quick else (640, (1, 8, 64))
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(data.texts)))
-    with tempfile.TemporaryDirectory() as folder:
-        uri = _registered(Path(folder), data, sentences[:33])
-        measured: list[Measured] = []
-        for opened in (_mlflow(Path(folder), uri), _ours(Path(folder), uri, 1), _ours(Path(folder), uri, 2)):
-            with opened as server:
-                measured.append(_measured(server, sentences, requests, clients))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        uri = _registered(folder, data, sentences[:33])
+        opened = {"mlflow models serve": _mlflow(folder, uri)} | {
+            name: _ours(folder, uri, options) for name, options in _OURS.items() if not quick or name != "torch, up to 2 replicas"
+        }
+        opened["FastAPI + ONNX Runtime"] = _floor(folder)
+        if INFINITY in os.environ:
+            opened["infinity"] = _infinity(folder)
+        measured: dict[str, Measured] = {}
+        for name, server in opened.items():
+            with server as running:
+                measured[name] = _measured(running, sentences, requests, clients)
         use_threads()
-        model = Model(Path(folder) / "encoder", "cpu")
-        call, batched = _stages(
-            model, Path(folder) / "encoder", [Job("similarity", [a], [b]) for a, b in _pairs(sentences, requests)]
-        )
-        start = time.perf_counter()
-        model.answers([Job("means", list(sentences[: 4 * requests]))])
-        bulk = min(4 * requests, len(sentences)) / (time.perf_counter() - start)
-    theirs, one, two = measured
-    rows: list[Row] = []
-    for ours, more in ((one, ""), (two, ", up to 2 replicas")):
-        rows += [_row(f"{name}{more}", load, theirs.loads[name]) for name, load in ours.loads.items()]
-        for what, unit, mine, other in (
-            ("start to first answer", "s", ours.start, theirs.start),
-            ("memory of all processes", "MB", ours.memory_mb, theirs.memory_mb),
-        ):
-            rows.append(
-                Row(
-                    name=f"serve {what}{more}",
-                    ours=mine,
-                    baseline=other,
-                    ratio=other / mine,
-                    unit=unit,
-                    peak_mb=None,
-                    note="baseline: mlflow models serve",
-                )
-            )
-    (whole, *_, most, _) = one.loads.values()
-    parts = {"encode": call, "hop and wait": batched - call, "front": whole.p50 - batched}
-    rows += [
-        Row(name=f"serve one pair: {part}", ours=part_ms, unit="ms", peak_mb=None, note="p50") for part, part_ms in parts.items()
+        parts: dict[str, tuple[float, float]] = {}
+        bulk: dict[str, float] = {}
+        for engine in ENGINES:
+            model = Model(folder / "encoder", "cpu", engine)
+            parts[engine] = _stages(model, folder / "encoder", engine, _pairs(sentences, requests))
+            start = time.perf_counter()
+            model.answers([Job("means", list(sentences[: 4 * requests]))])
+            bulk[engine] = min(4 * requests, len(sentences)) / (time.perf_counter() - start)
+    rows = [
+        row
+        for name, ours in measured.items()
+        if name in _OURS
+        for other, theirs in measured.items()
+        if other not in _OURS
+        for row in _against(ours, theirs, name, other)
     ]
-    note = "pairs by the most clients; baseline: one call of the encoder with many sentences"
-    rows.append(
+    for engine, (call, batched) in parts.items():
+        loads = list(measured[engine].loads.values())
+        stages = {"encode": call, "hop and wait": batched - call, "front": loads[0].p50 - batched}
+        rows += [
+            Row(name=f"serve one pair, {engine}: {part}", ours=ms, unit="ms", peak_mb=None, note="p50")
+            for part, ms in stages.items()
+        ]
+        # Each pair has two sentences; the most clients come last.
+        rate = 2 * [load.rate for kind, load in measured[engine].loads.items() if kind.startswith("similarity")][-1]
+        rows.append(
+            Row(
+                name=f"serve sentences of pairs, {engine}",
+                ours=rate,
+                baseline=bulk[engine],
+                ratio=rate / bulk[engine],
+                unit="sentences/s",
+                peak_mb=None,
+                note="pairs by the most clients; baseline: one call of the encoder with many sentences",
+            )
+        )
+    rows += [
         Row(
-            name="serve sentences of pairs",
-            ours=2 * most.rate,
-            baseline=bulk,
-            ratio=2 * most.rate / bulk,
+            name=f"encode many sentences, {engine}",
+            ours=bulk[engine],
+            baseline=bulk["torch"],
+            ratio=bulk[engine] / bulk["torch"],
             unit="sentences/s",
             peak_mb=None,
-            note=note,
+            note="one call of the encoder; baseline: torch",
         )
-    )
+        for engine in ENGINES[1:]
+    ]
+    return rows
+
+
+def _against(ours: Measured, theirs: Measured, name: str, other: str) -> list[Row]:
+    rows = [
+        _row(f"serve {kind}, {name}", load, theirs.loads[kind], other)
+        for kind, load in ours.loads.items()
+        if kind in theirs.loads
+    ]
+    for what, unit, mine, baseline in (
+        ("start to first answer", "s", ours.start, theirs.start),
+        ("memory of all processes", "MB", ours.memory_mb, theirs.memory_mb),
+    ):
+        row = Row(name=f"serve {what}, {name}", ours=mine, baseline=baseline, ratio=baseline / mine, unit=unit, peak_mb=None)
+        rows.append(replace(row, note=f"baseline: {other}"))
     return rows
 
 
@@ -143,14 +188,15 @@ def _pairs(sentences: Sequence[str], number: int) -> list[tuple[str, str]]:
     return list(itertools.islice(zip(texts, texts, strict=False), number))
 
 
-def _stages(model: Model, folder: Path, jobs: Sequence[Job]) -> tuple[float, float]:
+def _stages(model: Model, folder: Path, engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple[float, float]:
     """Milliseconds (p50) of a pair in a call of the model, and of one sent through `Batches` to a model in this process."""
 
     async def in_turn() -> tuple[list[float], list[float]]:
-        batches = Batches(InProcess(cores(), PATIENCE).start(NAME, str(folder), lambda: False), lambda: None)
+        batches = Batches(InProcess(cores(), PATIENCE, engine).start(NAME, str(folder), lambda: False), lambda: None)
         called: list[float] = []
         sent: list[float] = []
-        for job in jobs:
+        for first, second in pairs:
+            job = Job("similarity", [first], [second])
             start = time.perf_counter()
             model.answers([job])
             middle = time.perf_counter()
@@ -166,21 +212,22 @@ def _stages(model: Model, folder: Path, jobs: Sequence[Job]) -> tuple[float, flo
 def _measured(server: Server, sentences: Sequence[str], requests: int, clients: Sequence[int]) -> Measured:
     """Requests of each kind. Each number of clients gets sentences of its own, so no cache can help."""
     texts = iter(sentences)
-    _load(server, [server.similarity("A dog runs.", "An animal moves.")], 1)
+    first = next(iter(server.asks.values()))
+    _load(server, [first("A dog runs.", "An animal moves.")], 1)
     start = time.perf_counter() - server.started_at
-    warm = [server.similarity(next(texts), next(texts)) for _ in range(max(clients))]
-    _load(server, warm, max(clients))
     loads: dict[str, Load] = {}
-    for count in clients:
-        asked = [server.similarity(next(texts), next(texts)) for _ in range(requests)]
-        loads[f"serve similarity, a pair a request, {count} at once"] = _load(server, asked, count)
-    asked = [server.encode(list(itertools.islice(texts, BATCH))) for _ in range(max(1, requests // 16))]
-    loads[f"serve encode, {BATCH} sentences a request, 1 at once"] = _load(server, asked, 1)
+    for kind, ask in server.asks.items():
+        _load(server, [ask(next(texts), next(texts)) for _ in range(max(clients))], max(clients))
+        for count in clients if kind != "many" else (1,):
+            size, number = (BATCH, max(1, requests // 16)) if kind == "many" else (2, requests)
+            asked = [ask(*itertools.islice(texts, size)) for _ in range(number)]
+            words = f"{kind}, a pair a request, {count} at once" if size == 2 else f"encode, {size} sentences a request"
+            loads[words] = _load(server, asked, count)
     tree = (server.process, *server.process.children(recursive=True))
     return Measured(loads, start, sum(one.memory_full_info().pss for one in tree) / 1e6)
 
 
-def _row(name: str, ours: Load, theirs: Load) -> Row:
+def _row(name: str, ours: Load, theirs: Load, other: str) -> Row:
     return Row(
         name=name,
         ours=ours.rate,
@@ -189,7 +236,7 @@ def _row(name: str, ours: Load, theirs: Load) -> Row:
         unit="requests/s",
         peak_mb=ours.peak_mb,
         baseline_peak_mb=theirs.peak_mb,
-        note=f"p50 {ours.p50:.3g} ms, p99 {ours.p99:.3g} ms; baseline: mlflow models serve, p50 {theirs.p50:.3g} ms, "
+        note=f"p50 {ours.p50:.3g} ms, p99 {ours.p99:.3g} ms; baseline: {other}, p50 {theirs.p50:.3g} ms, "
         f"p99 {theirs.p99:.3g} ms; peak of each server's largest process",
     )
 
@@ -239,29 +286,40 @@ def _mlflow(folder: Path, uri: str) -> AbstractContextManager[Server]:
     def body(operation: str, rows: list[dict[str, Any]]) -> tuple[str, bytes]:
         return "/invocations", json.dumps({"dataframe_records": rows, "params": {"operation": operation}}).encode()
 
-    return _server(
-        ["mlflow", "models", "serve", "-m", f"models:/{NAME}@champion", "--env-manager", "local"],
-        *("/health", folder, uri),
-        lambda a, b: body("similarity", [{"a": a, "b": b}]),
-        lambda sentences: body("encode", [{"sentence": sentence} for sentence in sentences]),
-    )
+    asks: dict[str, Ask] = {
+        "similarity": lambda a, b: body("similarity", [{"a": a, "b": b}]),
+        "many": lambda *sentences: body("encode", [{"sentence": sentence} for sentence in sentences]),
+    }
+    command = ["mlflow", "models", "serve", "-m", f"models:/{NAME}@champion", "--env-manager", "local"]
+    return _server(command, "/health", folder, asks, MLFLOW_TRACKING_URI=uri)
 
 
-def _ours(folder: Path, uri: str, most: int) -> AbstractContextManager[Server]:
-    """`gausscse serve` with one replica, to which Ray Serve may add others up to `most`."""
-    return _server(
-        [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, "--replicas", f"1:{most}"],
-        *("/ready", folder, uri),
-        lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode()),
-        lambda sentences: ("/encode", json.dumps({"sentences": sentences}).encode()),
-    )
+def _ours(folder: Path, uri: str, options: Sequence[str]) -> AbstractContextManager[Server]:
+    asks: dict[str, Ask] = {
+        "similarity": lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode()),
+        "means": lambda *two: ("/v1/embeddings", json.dumps({"input": two, "model": NAME}).encode()),
+        "many": lambda *sentences: ("/encode", json.dumps({"sentences": sentences}).encode()),
+    }
+    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, *options]
+    return _server(command, "/ready", folder, asks, MLFLOW_TRACKING_URI=uri)
+
+
+def _floor(folder: Path) -> AbstractContextManager[Server]:
+    export_onnx(GaussianEncoder.from_pretrained(folder / "encoder"), folder / "onnx")
+    asks: dict[str, Ask] = {"similarity": lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode())}
+    return _server([sys.executable, "-m", "bench.floor", str(folder / "onnx")], "/ready", folder, asks, PYTHONPATH=str(ROOT))
+
+
+def _infinity(folder: Path) -> AbstractContextManager[Server]:
+    export(GaussianEncoder.from_pretrained(folder / "encoder"), folder / NAME)
+    asks: dict[str, Ask] = {"means": lambda *two: ("/embeddings", json.dumps({"input": two, "model": NAME}).encode())}
+    command = [os.environ[INFINITY], "v2", "--model-id", str(folder / NAME), "--device", "cpu", "--no-model-warmup"]
+    return _server(command, "/health", folder, asks, DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
 
 
 @contextmanager
-def _server(
-    command: Sequence[str], probe: str, folder: Path, uri: str, *bodies: Callable[..., tuple[str, bytes]]
-) -> Iterator[Server]:
+def _server(command: Sequence[str], probe: str, folder: Path, asks: Mapping[str, Ask], **variables: str) -> Iterator[Server]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env, start = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path}, time.perf_counter()
+    env, start = {**os.environ, "PATH": path, **variables}, time.perf_counter()
     with started([*command, "--port"], probe, folder / "server.log", PATIENCE, env) as (port, process):
-        yield Server(port, process, *bodies, started_at=start)
+        yield Server(port, process, asks, started_at=start)

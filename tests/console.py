@@ -70,6 +70,8 @@ def plain(text: str, root: Path | None = None) -> str:
         text = text.replace(str(root), "PROJECT")
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
     text = re.sub(r"\b(?:\d+h)?(?:\d+m)?\d+s\b", "0s", text)
+    # Before digests, as which its digits could be taken.
+    text = re.sub(r"(?<!gausscse/)\b\d+\.\d+(?:[eE][-+]?\d+)?", "0", text)
     text = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b", "x", text)
     text = re.sub(r"(?<!gausscse/)[-+−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", "0", text)
     text = re.sub(r"\b(?:True|False|true|false)\b", "bool", text)

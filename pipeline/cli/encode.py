@@ -21,6 +21,7 @@ from pyarrow import csv
 
 from pipeline.cluster.preflight import load_place
 from pipeline.config.job_inputs import in_job
+from pipeline.models.model_dir import ENGINES
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
 from pipeline.utils.atomic_io import refuse_taken, replacing
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str]) -> None:
         from pipeline.cluster.submit import submit
 
         submit(execution, "pipeline.cli", "encode", *arguments)
+    if options.bf16 and options.engine != "torch":
+        raise UserError(f"--bf16: has no effect on --engine {options.engine}; leave one of the two out")
     if options.csv:
         refuse_taken(Path(options.csv))
         if not Path(options.csv).absolute().parent.is_dir():
@@ -69,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.cluster.bulk import encode_parts
     from pipeline.cluster.session import session as ray_session
     from pipeline.inference.bulk_plan import MANIFEST, begin, finish, planned
-    from pipeline.models.model_dir import dimensions, encoder_digest
+    from pipeline.models.model_dir import dimensions, embeddings_digest
     from pipeline.registry.loading import encoder_folder
 
     with encoder_folder(uri) as model, _as_parquet(source) as source:
@@ -77,7 +80,8 @@ def main(arguments: Sequence[str]) -> None:
         precision = "bf16" if options.bf16 else "fp32"
         tokens = _projection(model, uri) if options.tokens else None
         kept = options.column, options.keep
-        plan = planned(source, *kept, encoder_digest(model), dimensions(model), precision=precision, tokens=tokens)
+        digest = embeddings_digest(model, options.engine)
+        plan = planned(source, *kept, digest, dimensions(model), precision=precision, tokens=tokens)
         records = begin(plan, out, update=options.update)
         if records:
             log.info(f"encode: {len(records)} of {len(plan.parts)} parts are already encoded")
@@ -86,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
         if pending:
             began, before = time.monotonic(), sum(record.rows for record in records)
             with ray_session(execution.cluster) as on:
-                for record in encode_parts(model, source, plan, pending, out, on):
+                for record in encode_parts(model, source, plan, pending, out, on, options.engine):
                     records.append(record)
                     done = sum(record.rows for record in records)
                     rate = (done - before) / (time.monotonic() - began)
@@ -173,6 +177,8 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", default=[], type=lambda names: names.split(","), action="extend", metavar="A,B", help=kept)
     bf16 = "compute in bf16, about twice as fast where there are instructions for it; the numbers change by about one percent"
     parser.add_argument("--bf16", action="store_true", help=bf16)
+    engine = "computes the model, as for gausscse serve; a corpus is searched by the engine that encoded it; default: torch"
+    parser.add_argument("--engine", choices=ENGINES, default="torch", help=engine)
     parser.add_argument("--csv", metavar="FILE", help="also write all rows into a csv file")
     tokens = "also store the token vectors that the model's relation head reads, for search --by relation"
     parser.add_argument("--tokens", action="store_true", help=tokens)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pipeline.data.schema import RELATIONS
 from pipeline.models.model_dir import CARD
@@ -15,14 +15,14 @@ from pipeline.utils.parser import MODEL, Parser, whole
 
 if TYPE_CHECKING:
     from pipeline.models.encoder import GaussianEncoder
+    from pipeline.models.model_dir import Engine
 
 
 def main(arguments: Sequence[str]) -> None:
     """Export the model that the command line names."""
     parser = Parser(
         prog="gausscse export",
-        description="Write a model for programs that do not have this package (sentence-transformers, ONNX), or with fewer "
-        "dimensions.",
+        description="Write a model for programs without this package (sentence-transformers, ONNX, OpenVINO), or a smaller one.",
     )
     parser.add_argument("model", help=MODEL)
     parser.add_argument("out", help="a new folder")
@@ -49,10 +49,9 @@ def main(arguments: Sequence[str]) -> None:
             log.warning(f"{options.out}: has no threshold, since that of all dimensions does not fit; give `entails` one")
     if encoder.writes and options.format != "gausscse":
         log.warning(f"{options.model}: its decoder is not exported; `encoder.decode` and `gausscse serve` have it")
-    export, how = _FORMATS[options.format]
-    how = how.format(out=options.out)
+    how = _FORMATS[options.format].format(out=options.out)
     with write_directory(Path(options.out)) as folder:
-        export(encoder, folder / "files")
+        _write(encoder, options.format, folder / "files")
         for file in (folder / "files").iterdir():
             file.rename(folder / file.name)
         (folder / "files").rmdir()
@@ -72,25 +71,29 @@ def main(arguments: Sequence[str]) -> None:
     log.info(f"{options.out}: {encoder.dim} dimensions; {how}")
 
 
-def _sentence_transformers(encoder: GaussianEncoder, folder: Path) -> None:
-    from pipeline.inference.export import export
+def _write(encoder: GaussianEncoder, form: str, folder: Path) -> None:
+    match form:
+        case "gausscse":
+            encoder.save_pretrained(folder)
+        case "sentence-transformers":
+            from pipeline.inference.export import export
 
-    export(encoder, folder)
+            export(encoder, folder)
+        case "onnx":
+            from pipeline.inference.onnx_export import export_onnx
+
+            export_onnx(encoder, folder)
+        case _:
+            from pipeline.inference.onnx_export import export_openvino
+
+            export_openvino(encoder, folder, cast("Engine", form))
 
 
-def _onnx(encoder: GaussianEncoder, folder: Path) -> None:
-    from pipeline.inference.onnx_export import export_onnx
-
-    export_onnx(encoder, folder)
-
-
-def _gausscse(encoder: GaussianEncoder, folder: Path) -> None:
-    encoder.save_pretrained(folder)
-
-
-# Each format: what writes it, and what loads it.
-_FORMATS: dict[str, tuple[Callable[[GaussianEncoder, Path], None], str]] = {
-    "sentence-transformers": (_sentence_transformers, "SentenceTransformer({out!r}) loads it"),
-    "onnx": (_onnx, "onnxruntime loads encoder.onnx"),
-    "gausscse": (_gausscse, "gausscse.load({out!r}) loads it"),
+# Each format, and what loads it.
+_FORMATS = {
+    "sentence-transformers": "SentenceTransformer({out!r}) loads it",
+    "onnx": "onnxruntime loads encoder.onnx",
+    "openvino": "openvino loads encoder.xml",
+    "openvino-int8": "openvino loads encoder.xml, which computes in int8",
+    "gausscse": "gausscse.load({out!r}) loads it",
 }

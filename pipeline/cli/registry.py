@@ -15,7 +15,6 @@ from pipeline.data.schema import DEV
 from pipeline.families.family import deciding_metrics
 from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
-from pipeline.registry.fetching import serve
 from pipeline.registry.following import VERSION, follow
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
@@ -30,8 +29,6 @@ def main(arguments: Sequence[str]) -> None:
     """Run one of the registry commands."""
     options = _parser().parse_args(arguments)
     root = Path.cwd()
-    if options.command == "serve":
-        raise SystemExit(serve(options.model, options.options))
     name, execution = load_place()
     tracker = open_tracker(execution.tracking, root)
     match options.command:
@@ -89,9 +86,6 @@ def _parser() -> Parser:
     follower.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=f"the command; {VERSION} becomes the champion's number"
     )
-    server = commands.add_parser("serve", help="check all files of a version, then run `mlflow models serve` on it")
-    server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
-    server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
     return parser
 
 

@@ -48,10 +48,11 @@ def main(arguments: Sequence[str]) -> None:
     import torch
 
     from pipeline.gaussian.distribution import Gaussian
+    from pipeline.inference.corpus import engine_of
     from pipeline.inference.entailment_index import Searchable
     from pipeline.registry.loading import load
 
-    encoder = load(options.model or f"models:/{load_name()}@champion")
+    encoder = load(options.model or f"models:/{load_name()}@champion", engine=engine_of(options.corpus))
     if encoder.note:
         log.warning(encoder.note)
     operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)

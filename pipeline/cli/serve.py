@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.cluster.preflight import load_place
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
+from pipeline.models.model_dir import ENGINES
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
 from pipeline.utils.parser import Parser, above_zero, whole
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     except ImportError as error:
         raise UserError(f"serve needs {error.name}: pip install 'gausscse-pipeline[serve]'") from None
     place = (options.host, options.port, tokens, options.every)
-    settings = Settings(name, uri, *place, options.corpus, least, most, options.threads, limits)
+    settings = Settings(name, uri, *place, options.corpus, least, most, options.threads, options.engine, limits)
     run(settings, cluster)
 
 
@@ -80,7 +81,9 @@ def _parser() -> Parser:
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
     parser.add_argument("--replicas", default="1:1", metavar="LEAST:MOST", help="copies of the model; default: 1:1")
-    threads = "torch threads of each; default: all cores or OMP_NUM_THREADS, divided; on a cluster cluster.cpus_per_worker"
+    engine = "computes the model: torch, or on the CPU openvino or openvino-int8, which is faster but rounds; default: torch"
+    parser.add_argument("--engine", choices=ENGINES, default="torch", help=engine)
+    threads = "threads of each; default: all cores or OMP_NUM_THREADS, divided; on a cluster cluster.cpus_per_worker"
     parser.add_argument("--threads", type=whole(1), metavar="N", help=threads)
     parser.add_argument(
         "--every", type=above_zero, default=2.0, metavar="SECONDS", help="between two looks at the champion; default: 2"

@@ -21,13 +21,16 @@ from pipeline.cluster.session import Session, check_this_node
 from pipeline.inference.bulk_encode import encode_part
 from pipeline.inference.bulk_plan import Done, Part, Plan
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import Engine
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
 
 _KEPT = "what is encoded is kept, the next run goes on with the rest"
 
 
-def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
+def encode_parts(
+    model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session, engine: Engine = "torch"
+) -> Iterator[Done]:
     """Encode parts, as many at a time as there is room for workers; yields each part once its file is written, in any order.
 
     If the process of a part dies, another process encodes the part again, up to `cluster.max_failures` times. After a
@@ -48,7 +51,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     context.execution_no_progress_timeout_s = -1
     # The caller reports an error, in one line.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    load: dict[str, Any] = {"model": on.share(model), "threads": on.params.threads(1), "use_gpu": on.use_gpu}
+    load: dict[str, Any] = {"model": on.share(model), "threads": on.params.threads(1), "use_gpu": on.use_gpu, "engine": engine}
     tries = on.params.max_failures + 1
     fixed = {"plan": plan, "source": source, "out": out, "load": load, "versions": on.versions, "tries": tries}
     left = {part.number for part in pending}
@@ -103,6 +106,6 @@ def _encode(
 
 
 @cache
-def _encoder(model: str, threads: int, use_gpu: bool) -> GaussianEncoder:
+def _encoder(model: str, threads: int, use_gpu: bool, engine: Engine) -> GaussianEncoder:
     torch.set_num_threads(max(1, threads))
-    return GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")
+    return GaussianEncoder.from_pretrained(found(model), engine).to_device("cuda" if use_gpu else "cpu")

@@ -101,7 +101,7 @@ class Plan:
     column: str
     keep: tuple[str, ...]
     model: str
-    """`encoder_digest` of the encoder's folder."""
+    """`embeddings_digest` of the encoder."""
     dim: int
     parts: tuple[Part, ...]
     code: str

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pipeline.inference.bulk_plan import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW, TOKENS
+from pipeline.models.model_dir import ENGINES, Engine
 from pipeline.storage.filesystem import Place
 from pipeline.utils.errors import UserError, first_line
 
@@ -37,7 +38,7 @@ class Encoded:
     kept: pa.Table
     """The kept columns, N rows."""
     model: str
-    """`encoder_digest` of the encoder's folder."""
+    """`embeddings_digest` of the encoder."""
 
 
 def read_gaussians(out: str, relation: Relation | None = None) -> Encoded:
@@ -91,12 +92,18 @@ def read_gaussians(out: str, relation: Relation | None = None) -> Encoded:
 
 
 def model_of(out: str) -> str:
-    """`encoder_digest` of the model that encoded the corpus in a folder; reads the manifest only.
+    """`embeddings_digest` of the model that encoded the corpus in a folder; reads the manifest only.
 
     Raises:
         UserError: the output is not complete, or the manifest cannot be read.
     """
     return str(_manifest(Place.open(out, Path.cwd()))["model"])
+
+
+def engine_of(out: str) -> Engine:
+    """An engine that gives Gaussians to compare with those of a corpus (`embeddings_digest`); errors as in `model_of`."""
+    name = model_of(out).partition(" ")[2]
+    return name if name in ENGINES else "torch"
 
 
 class NotEncoded(UserError):

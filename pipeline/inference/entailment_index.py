@@ -306,7 +306,7 @@ class Searchable:
         kind = "cosine" if by == "cosine" else encoder.score_kind
         if isinstance(corpus, str | Path):
             if model_of(str(corpus)) != encoder.digest:
-                raise UserError(f"{corpus}: was encoded by another model; encode it again, or name the model that encoded it")
+                raise UserError(f"{corpus}: was encoded by another model or engine; name those that did, or encode it again")
             return Searchable.read(str(corpus), kind, encoder.relation_head if by == "relation" else None, ways)
         texts = list(corpus)
         gaussians = encoder.encode(texts)
@@ -379,7 +379,7 @@ def search(
     _check_choice(way, by)
     searchable = corpus if isinstance(corpus, Searchable) else Searchable.of(encoder, corpus, (way,), by)
     if searchable.corpus.model != (encoder.digest or ""):
-        raise UserError("the Searchable was made by another model; make it with this one")
+        raise UserError("the Searchable was made by another model or engine; make it with this one")
     lacking = (by == "similarity" and not searchable.index and encoder.score_kind != "cosine") or (
         by == "relation" and not searchable.relation and encoder.relation_head
     )

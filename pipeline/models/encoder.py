@@ -27,8 +27,10 @@ from pipeline.data.token_store import TokenStore
 from pipeline.families.family import families, part
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.backbone import check_length, check_pinned, load_model, load_tokenizer, resolve
+from pipeline.models.engines import Compiled, converted
+from pipeline.models.graphs import EncoderGraph
 from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
-from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, encoder_digest, note_of
+from pipeline.models.model_dir import OBJECTIVE_WEIGHTS, Engine, embeddings_digest, note_of
 from pipeline.models.network import GaussianNetwork
 from pipeline.models.packing import CPU_TOKENS, lay_out, tokens_at_once, within_budget
 from pipeline.models.pair_api import SentencePairs
@@ -66,7 +68,9 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         self.relation_head: Relation | None = None
         self.notes: dict[str, Any] = {}
         self.digest: str | None = None
-        """`encoder_digest` of the folder that it was read from."""
+        """`embeddings_digest` of the folder that it was read from."""
+        self.compiled: Compiled | None = None
+        """What computes `encode` if not torch."""
         self.note = ""
         """`note_of` that folder."""
 
@@ -92,12 +96,16 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         return encoder.train()
 
     @staticmethod
-    def from_pretrained(path: str | Path) -> GaussianEncoder:
+    def from_pretrained(path: str | Path, engine: Engine = "torch", threads: int | None = None) -> GaussianEncoder:
         """An encoder that `save_pretrained` wrote; in evaluation mode, offline.
 
+        Args:
+            engine: computes `encode` (`pipeline.models.engines`); all but torch work on the CPU only.
+            threads: of that engine; by default as many as torch has.
+
         Raises:
-            UserError: not a folder that `save_pretrained` wrote, written by an incompatible version, or a file differs from its
-                SHA-256 sum.
+            UserError: not a folder that `save_pretrained` wrote, written by an incompatible version, a file differs from its
+                SHA-256 sum, or the engine is not installed.
         """
         path = Path(path)
         config, params = read_config(path)
@@ -112,15 +120,19 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         encoder.score_kind = score_kind_of(config)
         encoder.relation_head = read_relation(path)
         encoder.read_modules(path)
-        encoder.digest, encoder.note = encoder_digest(path), note_of(path)
+        encoder.digest, encoder.note = embeddings_digest(path, engine), note_of(path)
+        if engine != "torch":
+            encoder.compiled = Compiled(converted(EncoderGraph(encoder.eval()), engine), threads)
         return encoder.eval()
 
     def to_device(self, device: str | torch.device | None) -> Self:
         """Move the encoder to a device; None: leave it where it is.
 
         Raises:
-            UserError: the device does not exist.
+            UserError: the device does not exist, or the engine cannot compute on it.
         """
+        if self.compiled is not None and str(device) not in ("None", "cpu"):
+            raise UserError(f"device {str(device)!r}: openvino computes on the CPU only; use the engine torch")
         try:
             return self.to(device)
         except (RuntimeError, AssertionError) as error:
@@ -159,7 +171,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             self.calibration = None
         else:
             self.relation_head = self.relation_head.cut(dims / self.dim)
-        self.digest = None
+        self.digest = self.compiled = None
         self.dim, self.params = dims, self.params.model_copy(update={"dim": dims, "mean_start": "random"})
 
     operations: ClassVar[Mapping[str, int]] = MappingProxyType({})
@@ -267,9 +279,10 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                     step = batch_size or len(batch)
                     pieces = [rows[batch[start : start + step]] for start in range(0, len(batch), step)]
                     try:
-                        parts += [
-                            _without_padding(self(lay_out(store, piece, _ENCODE_BLOCKS, device), project)) for piece in pieces
-                        ]
+                        for piece in pieces:
+                            laid_out = lay_out(store, piece, _ENCODE_BLOCKS, device)
+                            part = self(laid_out, project) if self.compiled is None else self.compiled(laid_out)
+                            parts.append(_without_padding(part))
                     except torch.OutOfMemoryError:
                         if budget <= CPU_TOKENS:
                             raise

@@ -7,9 +7,16 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 from pipeline.utils.atomic_io import check_sums, read_json, sha256_file, sha256_json, write_sums
 from pipeline.utils.errors import UserError
+
+Engine = Literal["torch", "openvino", "openvino-int8"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+"""What computes the Gaussians of a model outside training (`pipeline.models.engines`)."""
+EXACT: tuple[Engine, ...] = ("torch", "openvino")
+"""Engines whose numbers differ by rounding only, by at most 1e-4. Embeddings of another one are compared only with its own."""
 
 THRESHOLDS = "thresholds.json"
 RELATION, RELATION_WEIGHTS = "relation.json", "relation.safetensors"
@@ -77,6 +84,16 @@ def encoder_digest(folder: Path) -> str:
         UserError: a file differs from its sum.
     """
     return _digest_without(folder, (*_NOT_THE_MODEL, RELATION, RELATION_WEIGHTS))
+
+
+def embeddings_digest(folder: Path, engine: Engine) -> str:
+    """`encoder_digest`, with the name of an engine that gives other numbers than torch: equal for Gaussians to be compared.
+
+    Raises:
+        UserError: a file differs from its sum.
+    """
+    digest = encoder_digest(folder)
+    return digest if engine in EXACT else f"{digest} {engine}"
 
 
 def _digest_without(folder: Path, left_out: Sequence[str]) -> str:

@@ -209,4 +209,6 @@ def similarity_log_odds(premise: Gaussian, hypothesis: Gaussian, kind: ScoreKind
         sim = (1 + F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)) / 2
     else:
         sim = similarity(hypothesis, premise, kind)
-    return sim.logit(_EDGE)
+    # Not `logit`, which OpenVINO does not know.
+    sim = sim.clamp(_EDGE, 1 - _EDGE)
+    return (sim / (1 - sim)).log()

@@ -1,12 +1,9 @@
-"""Fetches the files of registered versions, and serves them."""
+"""Fetches the files of registered versions."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,33 +78,6 @@ def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
         except UserError as error:
             raise UserError(f"{name}: {str(error).replace(f'{model}/', '')}") from None
         yield model
-
-
-def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = None) -> int:
-    """Run `mlflow models serve` on a version. Its files are checked against the registry's digest before any of its code runs.
-
-    Args:
-        model_uri: as for `version_of`.
-        options: further options of `mlflow models serve`.
-        tracking_uri: as for `pipeline.registry.loading.load`.
-
-    Returns:
-        MLflow's exit code, once the server has ended.
-
-    Raises:
-        UserError: as for `fetched`.
-    """
-    uri = tracking_uri or default_uri()
-    with fetched(version_of(model_uri, uri), uri) as model:
-        # This environment has everything the model needs, so no new one is made.
-        command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model), "--env-manager", "local", *options]
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        server = subprocess.Popen(command, env={**os.environ, "PATH": path})
-        try:
-            return server.wait()
-        finally:
-            server.terminate()
-            server.wait()
 
 
 def default_uri() -> str:

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.models.hub import REPOSITORY, fetched_from_hub
+from pipeline.models.model_dir import ENGINES, Engine
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
     from pipeline.models.encoder import GaussianEncoder
 
 
-def load(model: str | Path, tracking_uri: str | None = None, *, device: str | None = None) -> GaussianEncoder:
+def load(
+    model: str | Path, tracking_uri: str | None = None, *, device: str | None = None, engine: Engine = "torch"
+) -> GaussianEncoder:
     """Load an encoder, in evaluation mode. All its files are checked against their sums; none of its code is run.
 
     Args:
@@ -25,6 +28,8 @@ def load(model: str | Path, tracking_uri: str | None = None, *, device: str | No
             OWNER/NAME on the Hugging Face hub (OWNER/NAME@REVISION for a tag or a commit).
         tracking_uri: the MLflow server; default MLFLOW_TRACKING_URI, then that of the project in the current folder.
         device: such as "cuda"; by default the processor.
+        engine: computes `encode`: torch, or on the processor openvino, with the same numbers in less time, or openvino-int8, with
+            nearly the same in much less.
 
     Raises:
         UserError: the model does not exist, its files are damaged, or the registry or the hub cannot be reached.
@@ -32,8 +37,10 @@ def load(model: str | Path, tracking_uri: str | None = None, *, device: str | No
     # Imported here, because torch and transformers take seconds and queries of the registry do not need them.
     from pipeline.models.encoder import GaussianEncoder
 
+    if engine not in ENGINES:
+        raise UserError(f"engine is {engine!r}: write one of {', '.join(ENGINES)}")
     with encoder_folder(model, tracking_uri) as folder:
-        return GaussianEncoder.from_pretrained(folder).to_device(device)
+        return GaussianEncoder.from_pretrained(folder, engine).to_device(device)
 
 
 @contextmanager

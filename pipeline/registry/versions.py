@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -166,20 +167,23 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
     for module in modules_of(_PACKAGE):
         (copy := code / module.relative_to(_PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(module, copy)
-    pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
-        folder,
-        python_model=str(_PACKAGE / "registry/pyfunc_model.py"),
-        artifacts={ARTIFACT: str(named)},
-        code_paths=[str(code)],
-        signature=ModelSignature(
-            # The operation decides which columns are read.
-            inputs=Schema([ColSpec(DataType.string, name, required=False) for name in _COLUMNS]),
-            params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
-        ),
-        # Without the local part (+cpu), which names a build that other package indexes do not have.
-        pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
-        mlflow_model=model,
-    )
+    with warnings.catch_warnings():
+        # It wants an example, which it would then have the model compute once more.
+        warnings.filterwarnings("ignore", ".*An input example was not provided", UserWarning)
+        pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
+            folder,
+            python_model=str(_PACKAGE / "registry/pyfunc_model.py"),
+            artifacts={ARTIFACT: str(named)},
+            code_paths=[str(code)],
+            signature=ModelSignature(
+                # The operation decides which columns are read.
+                inputs=Schema([ColSpec(DataType.string, name, required=False) for name in _COLUMNS]),
+                params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
+            ),
+            # Without the local part (+cpu), which names a build that other package indexes do not have.
+            pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
+            mlflow_model=model,
+        )
 
 
 def is_missing(error: MlflowException) -> bool:

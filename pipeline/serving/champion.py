@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.models.canaries import CanaryError, read_canaries
 from pipeline.models.encoder import encoder_class
 from pipeline.models.model_config import capabilities_of, score_kind_of
-from pipeline.models.model_dir import CANARIES, encoder_digest, note_of
+from pipeline.models.model_dir import CANARIES, embeddings_digest, note_of
 from pipeline.models.relation_head import read_relation
 from pipeline.models.threshold import read_calibration
 from pipeline.registry.fetching import ENCODER, ModelVersion, fetched
@@ -234,7 +234,7 @@ class ChampionFollower:
             folder = stack.enter_context(fetched(version, self._watch.uri)) / ENCODER
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             able, kind, relation = capabilities_of(config), score_kind_of(config), read_relation(folder)
-            digest, calibration, note = encoder_digest(folder), read_calibration(folder), note_of(folder)
+            digest, calibration, note = embeddings_digest(folder, self._runtime.engine), read_calibration(folder), note_of(folder)
 
             # Nothing may fail once it is deployed, because nobody would end it.
             if (canaries := read_canaries(folder)) is None:
@@ -287,7 +287,7 @@ class ChampionFollower:
             raise UserError(f"it did not answer its canary pairs within {patience:g} s") from None
         except Exception as error:
             raise UserError(f"it did not answer its canary pairs: {last_line(error)}") from None
-        canaries.check(similarity, relation)
+        canaries.check(similarity, relation, self._runtime.engine)
         # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
         await self._corpora.begin(new)
 

@@ -26,7 +26,7 @@ _PATIENCE = 30.0
 
 
 def searchable(folders: Sequence[str], digest: str, kind: ScoreKind, relation: Relation | None) -> Searchable | None:
-    """The first corpus that the model with this `encoder_digest` encoded; None if it encoded none of them.
+    """The first corpus that the model with this `embeddings_digest` encoded; None if it encoded none of them.
 
     Raises:
         NotEncoded: it encoded none, and a folder has no complete corpus.
@@ -91,7 +91,7 @@ class CorpusReader:
             served.corpus = await asyncio.get_running_loop().run_in_executor(
                 self._readers, lambda: None if served.ended else served.find_corpus()
             )
-            served.no_corpus = f"it encoded none of the corpora ({', '.join(self.of_version(served.number))})"
+            served.no_corpus = f"with this engine it encoded none of {', '.join(self.of_version(served.number))}"
         except Exception as error:
             # Also if there is too little memory: whatever happens, the model can answer all other requests.
             served.no_corpus = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"

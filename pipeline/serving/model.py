@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import Engine
 
 
 class Job(NamedTuple):
@@ -63,9 +64,9 @@ Answer = Gaussians | Gaussian | Means | Operated | list[float] | list[list[float
 class Model:
     """An encoder that answers requests."""
 
-    def __init__(self, folder: Path, device: str) -> None:
+    def __init__(self, folder: Path, device: str, engine: Engine = "torch") -> None:
         """Read the model in a folder; all its files are compared with their sums."""
-        self._encoder = GaussianEncoder.from_pretrained(folder).to(device)
+        self._encoder = GaussianEncoder.from_pretrained(folder, engine).to_device(device)
 
     @torch.inference_mode()
     def answers(self, jobs: list[Job]) -> list[Answered]:

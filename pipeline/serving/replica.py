@@ -25,6 +25,7 @@ from ray.serve.schema import ApplicationStatus
 from pipeline.cluster.session import Session, check_this_node, session
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
+from pipeline.models.model_dir import Engine
 from pipeline.serving.batches import CALLS
 from pipeline.serving.model import Answered, Job, Model
 from pipeline.serving.runtime import ReplicaDied, Send
@@ -75,11 +76,13 @@ class Scale:
 class Replica:
     """One process with a model."""
 
-    def __init__(self, folder: str, threads: int, device: str, versions: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: str, threads: int, device: str, versions: Mapping[str, str] | None = None, engine: Engine = "torch"
+    ) -> None:
         # Ray Serve may start it on a node that joined since.
         check_this_node(versions, use_gpu=device == "cuda")
         torch.set_num_threads(threads)
-        self._model = Model(found(folder), device)
+        self._model = Model(found(folder), device, engine)
         self._free = asyncio.Lock()
 
     async def answers(self, jobs: list[Job]) -> list[Answered]:
@@ -90,7 +93,14 @@ class Replica:
 
 
 def deploy(
-    name: str, folder: str, scale: Scale, device: str, versions: Mapping[str, str] | None, *, stopping: Callable[[], bool]
+    name: str,
+    folder: str,
+    scale: Scale,
+    device: str,
+    versions: Mapping[str, str] | None,
+    *,
+    stopping: Callable[[], bool],
+    engine: Engine = "torch",
 ) -> DeploymentHandle:
     """Start the application `name` with a model and wait until it runs.
 
@@ -122,7 +132,8 @@ def deploy(
             look_back_period_s=15,
         ),
     )
-    app = serve.RunTarget(target=deployment.bind(folder, scale.threads, device, versions), name=name, route_prefix=None)
+    bound = deployment.bind(folder, scale.threads, device, versions, engine)
+    app = serve.RunTarget(target=bound, name=name, route_prefix=None)
     try:
         (handle,) = serve.run_many([app], wait_for_applications_running=False)
         deadline = time.monotonic() + scale.patience
@@ -183,6 +194,7 @@ class RayServe:
 
     session: Session
     scale: Scale
+    engine: Engine = "torch"
 
     @property
     def least(self) -> int:
@@ -201,7 +213,9 @@ class RayServe:
     def start(self, name: str, folder: str, stopping: Callable[[], bool]) -> Send:
         """Deploy an application."""
         on = self.session
-        return sender(deploy(name, folder, self.scale, on.device, on.versions, stopping=stopping).answers.remote)
+        return sender(
+            deploy(name, folder, self.scale, on.device, on.versions, stopping=stopping, engine=self.engine).answers.remote
+        )
 
     def running(self, name: str) -> int:
         """Replicas that run."""
@@ -213,7 +227,7 @@ class RayServe:
 
 
 @contextmanager
-def ray_serve(cluster: ClusterParams, least: int, most: int, threads: int | None) -> Iterator[RayServe]:
+def ray_serve(cluster: ClusterParams, least: int, most: int, threads: int | None, engine: Engine) -> Iterator[RayServe]:
     """Start Ray Serve on a private Ray or on the cluster at `cluster.address`.
 
     Raises:
@@ -229,7 +243,7 @@ def ray_serve(cluster: ClusterParams, least: int, most: int, threads: int | None
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         try:
-            yield RayServe(on, Scale.on(on, least, most, private=not standing(cluster), threads=threads))
+            yield RayServe(on, Scale.on(on, least, most, private=not standing(cluster), threads=threads), engine)
         finally:
             # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because Ray has ended.
             logger.setLevel(logging.CRITICAL)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from pipeline.models.model_dir import Engine
 from pipeline.serving.model import Answered, Job, Model
 
 Send = Callable[[list[Job]], Awaitable[list[Answered]]]
@@ -32,6 +33,11 @@ class Runtime(Protocol):
     @property
     def least(self) -> int:
         """Replicas of a model at its start."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """What computes them."""
         ...
 
     @property
@@ -69,12 +75,13 @@ class InProcess:
 
     least = 1
 
-    def __init__(self, threads: int, patience: float) -> None:
+    def __init__(self, threads: int, patience: float, engine: Engine = "torch") -> None:
         """Args:
         threads: of torch and of the tokenizer.
         patience: as in `Runtime`; a start itself has no limit here.
         """
         self.patience = patience
+        self.engine: Engine = engine
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         # torch keeps the number for each thread that computes, and for those that are started later.
         torch.set_num_threads(threads)
@@ -87,7 +94,7 @@ class InProcess:
 
     def start(self, name: str, folder: str, stopping: Callable[[], bool]) -> Send:
         """Read a model in the calling thread, while others answer."""
-        model = Model(Path(folder), "cpu")
+        model = Model(Path(folder), "cpu", self.engine)
 
         def answers(jobs: list[Job]) -> list[Answered]:
             self._began = time.monotonic()

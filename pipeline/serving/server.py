@@ -15,6 +15,7 @@ import uvicorn
 
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
+from pipeline.models.model_dir import Engine
 from pipeline.serving.api import create_app
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.connections import BURST, BoundedHttp, Connections
@@ -46,7 +47,8 @@ class Settings:
     least: int
     most: int
     threads: int | None
-    """torch threads of a replica."""
+    """Threads of a replica."""
+    engine: Engine
     limits: Limits
 
 
@@ -69,16 +71,18 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
 def _runtime(settings: Settings, cluster: ClusterParams) -> Iterator[Runtime]:
     """The models in this process if there is one replica, on the processor of this machine; otherwise Ray Serve's."""
     gpu = cluster.device == "cuda" or (cluster.device == "auto" and torch.cuda.is_available())
+    if gpu and settings.engine != "torch":
+        raise UserError(f"--engine {settings.engine}: computes on the CPU only; write cluster.device: cpu in execution.yaml")
     if settings.most > 1 or gpu or standing(cluster):
         # Ray takes seconds to import, and memory.
         from pipeline.serving.replica import ray_serve
 
-        with ray_serve(cluster, settings.least, settings.most, settings.threads) as runtime:
+        with ray_serve(cluster, settings.least, settings.most, settings.threads, settings.engine) as runtime:
             yield runtime
     else:
         threads = settings.threads or cores()
-        log.info(f"serve: the model runs in this process, {counted(threads, 'thread')} (--threads)")
-        yield InProcess(threads, cluster.placement_timeout_s)
+        log.info(f"serve: the model runs in this process by {settings.engine}, {counted(threads, 'thread')} (--threads)")
+        yield InProcess(threads, cluster.placement_timeout_s, settings.engine)
 
 
 class _Server(uvicorn.Server):

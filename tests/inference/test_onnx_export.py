@@ -15,8 +15,9 @@ import torch
 from pipeline.cli.export import main
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference import onnx_export
-from pipeline.inference.onnx_export import RELATION, _quiet, export_onnx, write_relation
+from pipeline.inference.onnx_export import RELATION, _write, export_onnx, export_openvino
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.graphs import RelationGraph, quiet
 from pipeline.models.relation_head import ScoreKind
 from pipeline.models.threshold import Calibration, read_calibration
 from pipeline.utils.atomic_io import check_sums
@@ -87,8 +88,8 @@ def test_relation_heads_of_the_other_scores_are_exported_too(kind: ScoreKind, tm
     import onnxruntime
 
     relation = drawn_relation(kind=kind)
-    with _quiet():
-        write_relation(relation, 16, tmp_path / RELATION)
+    with quiet():
+        _write(RelationGraph(relation, 16), tmp_path / RELATION)
     session = onnxruntime.InferenceSession(tmp_path / RELATION)
     parts = list(torch.randn(4, 50, 16, generator=torch.Generator().manual_seed(2)))
     # Two equal sentences have a similarity of 1, whose log-odds are cut.
@@ -102,6 +103,41 @@ def test_relation_heads_of_the_other_scores_are_exported_too(kind: ScoreKind, tm
         inputs |= {f"{name}_{part}": numbers.numpy() for part, numbers in own.items()}
     expected = relation.probabilities(*pair).numpy()
     np.testing.assert_allclose(np.asarray(session.run(None, inputs)[0]), expected, rtol=0, atol=1e-5)
+
+
+READ = """
+import json, sys
+import numpy as np
+import openvino
+assert not {"torch", "transformers", "pipeline"} & set(sys.modules)
+ids, mask, other, other_mask = (np.array(part) for part in json.loads(sys.argv[1]))
+core, exact = openvino.Core(), {"INFERENCE_PRECISION_HINT": "f32"}
+encoder, relation = (core.compile_model(f"out/{name}.xml", "CPU", exact) for name in ("encoder", "relation"))
+read = [encoder({"input_ids": ids, "attention_mask": mask}), encoder({"input_ids": other, "attention_mask": other_mask})]
+pair = {f"{side}_mask": mask for side, mask in (("premise", mask), ("hypothesis", other_mask))}
+for side, one in zip(("premise", "hypothesis"), read):
+    pair |= {f"{side}_{part}": one[part] for part in ("mean", "log_var", "tokens")}
+print(json.dumps([read[0]["mean"].tolist(), read[0]["log_var"].tolist(), relation(pair)["probabilities"].tolist()]))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:of .* sentences")
+def test_openvino_reads_an_export_without_torch(tiny_backbone: Path, tmp_path: Path) -> None:
+    encoder = encoder_of(tiny_backbone, pooling="mean")
+    encoder.relation_head = drawn_relation(kind="kl-dimwise")
+    export_openvino(encoder, tmp_path / "out")
+    check_sums(tmp_path / "out")
+    texts: list[Any] = []
+    for sentences in (PREMISES, HYPOTHESES):
+        read = encoder.tokenizer(sentences, truncation=True, max_length=24, padding=True)
+        texts += [read["input_ids"], read["attention_mask"]]
+    done = subprocess.run([sys.executable, "-c", READ, json.dumps(texts)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    mean, log_var, probabilities = json.loads(done.stdout.splitlines()[-1])
+    expected = encoder.encode(PREMISES)
+    np.testing.assert_allclose(mean, expected.mean.numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(log_var, expected.log_var.numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(probabilities, np.stack(encoder.relation(PREMISES, HYPOTHESES), 1), rtol=0, atol=1e-3)
 
 
 def test_what_cannot_be_exported_is_one_line_and_no_folder(

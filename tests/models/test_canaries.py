@@ -50,6 +50,21 @@ def test_a_model_passes_its_own_canaries_and_another_fails(encoder: GaussianEnco
         canaries.check(similarity, [[0.25] * 4 if row == 2 else scores for row, scores in enumerate(relation)])
 
 
+def test_an_engine_that_rounds_may_move_one_score_far_but_not_all(encoder: GaussianEncoder, canaries: Canaries) -> None:
+    similarity, relation = answers(encoder, canaries)
+    one = [1.5 * similarity[0], *similarity[1:]]
+    canaries.check(one, relation, "openvino-int8")
+    for engine in ("torch", "openvino"):
+        with pytest.raises(UserError, match="canary pair 0 is"):
+            canaries.check(one, relation, engine)
+    with pytest.raises(UserError, match="similarity of the canary pairs is on average 20% from the record"):
+        canaries.check([1.2 * score for score in similarity], relation, "openvino-int8")
+    with pytest.raises(UserError, match="similarity of the canary pairs is on average nan"):
+        canaries.check([float("nan"), *similarity[1:]], relation, "openvino-int8")
+    with pytest.raises(UserError, match="relation of the canary pairs is on average"):
+        canaries.check(similarity, [[0.25] * 4] * 8, "openvino-int8")
+
+
 def test_empty_sentences_are_no_canaries(encoder: GaussianEncoder, canaries: Canaries) -> None:
     found = record(encoder, ["", *SENTENCES[:4], " ", *SENTENCES[4:], "\u200b"])
     assert found is not None

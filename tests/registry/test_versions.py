@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -25,7 +24,6 @@ from pipeline.config.execution import TrackingParams
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD, content_digest, weights_digest
 from pipeline.registry.champions import Registration
-from pipeline.registry.fetching import serve
 from pipeline.registry.loading import encoder_folder, load
 from pipeline.registry.pyfunc_model import ServedEncoder
 from pipeline.tracking.mlflow_runs import pipeline_run
@@ -219,15 +217,17 @@ def test_changed_code_is_refused_before_it_runs(
 ) -> None:
     got = lab.register(tracker, "injected", lab.untrained(1), run_id)
     ran = tmp_path / "it ran"
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a server was started"))
-    by_serving = partial(serve, got.model_uri, [], tracker.uri)
-    by_folder = partial(ExitStack().enter_context, encoder_folder(got.model_uri, tracker.uri))
+
+    def by_folder() -> None:
+        with encoder_folder(got.model_uri, tracker.uri):
+            pass
+
     with lab.scorer(tracker) as scorer:
         by_judging = partial(scorer, tracker.client.get_model_version(got.name, str(got.version)))
         ways = {
-            "pyfunc_model.py": [by_serving, by_folder, by_judging],
-            "code/pipeline/models/encoder.py": [by_serving],
-            "code/sitecustomize.py": [by_serving],
+            "pyfunc_model.py": [by_folder, by_judging],
+            "code/pipeline/models/encoder.py": [by_folder],
+            "code/sitecustomize.py": [by_folder],
         }
         for file, used in ways.items():
             stored = artifact_folder(tracker, got) / file

@@ -96,7 +96,7 @@ def test_a_corpus_that_cannot_be_read_costs_only_the_search(operator_model: Path
     assert client.post("/encode", json={"sentences": ["A dog runs."]}).status_code == 200
     served.find_corpus = lambda: None
     asyncio.run(following._corpora.read(served))
-    assert served.no_corpus == "it encoded none of the corpora (encoded)"
+    assert served.no_corpus == "with this engine it encoded none of encoded"
 
 
 def running(model: Path) -> Served:

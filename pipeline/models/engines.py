@@ -1,0 +1,104 @@
+"""Engines: what computes an encoder's Gaussians outside training.
+
+`torch` is the reference. OpenVINO computes the same float32 numbers on a CPU, up to rounding. `openvino-int8` computes others:
+the layers of the backbone multiply integers. Their weights are rounded per channel when the model is read, and the activations in
+each call, in groups of each token. So it needs no calibration, and reads a text unlike the training data as well as any other.
+The heads stay float32.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from contextlib import redirect_stdout
+from threading import Lock
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.gaussian.tokens import TokenVectors
+from pipeline.models.graphs import EncoderGraph, Graph, RelationGraph, quiet
+from pipeline.models.model_dir import Engine
+from pipeline.models.packing import TokenBlocks
+from pipeline.utils.errors import UserError
+
+# OpenVINO builds kernels for each shape that it meets. Padding to a multiple of this makes the shapes few.
+_LENGTHS = 4
+# Numbers of an activation that share a scale in int8: fewer are more exact, and slower.
+_GROUP = 128
+
+
+def _openvino(package: str = "openvino") -> Any:
+    """OpenVINO, or what quantizes its models.
+
+    Both would report their use to their makers if they found the package that does this.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    try:
+        return __import__(package)
+    except ImportError:
+        raise UserError("this engine needs openvino and nncf: pip install 'gausscse-pipeline[openvino]'") from None
+
+
+def converted(graph: Graph, engine: Engine) -> Any:
+    """A graph as a model of OpenVINO.
+
+    Raises:
+        UserError: OpenVINO is not installed.
+    """
+    openvino = _openvino()
+    shapes = [[-1 if axis in free else n for axis, n in enumerate(graph.inputs[name].shape)] for name, free in graph.axes.items()]
+    example: Any = graph.inputs if isinstance(graph, EncoderGraph) else tuple(graph.inputs.values())
+    with torch.inference_mode(), quiet():
+        model = openvino.convert_model(graph.eval(), example_input=example, input=shapes)
+    for names, ports in ((graph.inputs, model.inputs), (graph.outputs, model.outputs)):
+        for name, port in zip(names, ports, strict=True):
+            port.get_tensor().set_names({name})
+    if engine == "openvino" or isinstance(graph, RelationGraph):
+        return model
+    nncf = _openvino("nncf")
+    nncf.set_log_level(logging.ERROR)
+    # Everything but the backbones stays as it is.
+    heads = nncf.IgnoredScope(patterns=["^(?!.*backbone).*$"], validate=False)
+    # Without its tables and progress bars.
+    with redirect_stdout(io.StringIO()):
+        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM, ignored_scope=heads)
+    model.set_rt_info(_GROUP, ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+    return model
+
+
+class Compiled:
+    """An encoder that OpenVINO computes on the CPU. One call at a time; others wait."""
+
+    def __init__(self, model: Any, threads: int | None) -> None:
+        """Args:
+        model: `converted` of an `EncoderGraph`.
+        threads: by default as many as torch has.
+        """
+        self.threads = threads or torch.get_num_threads()
+        options = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(self.threads)}
+        self._request = _openvino().Core().compile_model(model, "CPU", options).create_infer_request()
+        self._free = Lock()
+
+    def __call__(self, batch: TokenBlocks) -> Gaussian:
+        """As `GaussianNetwork.forward` with the projection of the relation head."""
+        with self._free:
+            parts = [self._rectangle(*rectangle) for rectangle in batch.rectangles()]
+        mean, log_var, *tokens = (torch.cat(part) for part in zip(*parts, strict=True))
+        if not tokens:
+            return Gaussian(mean, log_var)
+        length = torch.cat([mask.sum(1) for _, mask in batch.rectangles()])
+        return Gaussian(mean, log_var, tokens=TokenVectors(tokens[0], batch.first_tokens(), length))
+
+    def _rectangle(self, ids: Tensor, mask: Tensor) -> list[Tensor]:
+        """Mean, log-variance and a row of token vectors, padding included, of c sentences of L tokens."""
+        longest = ids.shape[1]
+        spare = (0, -longest % _LENGTHS)
+        self._request.infer([F.pad(part, spare).numpy() for part in (ids, mask.long())])
+        # Copies: the next call writes into the same memory.
+        mean, log_var, *tokens = (torch.from_numpy(port.data.copy()) for port in self._request.output_tensors)
+        return [mean, log_var, *(one[:, :longest].flatten(0, 1) for one in tokens)]
