@@ -3,17 +3,17 @@
 environment of its own, with numpy 1:
 
     python3 -m venv infinity
-    infinity/bin/pip install torch==2.13.0 "infinity-emb[server]==0.0.78" "sentence-transformers<4" "transformers<5" "click<8.2"
+    infinity/bin/pip install torch==2.13.0 "infinity-emb[server,torch]==0.0.78" "transformers<5"
     INFINITY=infinity/bin/infinity_emb make bench NAME=serving
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import itertools
 import json
 import os
+import socket
 import statistics
 import sys
 import tempfile
@@ -30,7 +30,6 @@ import psutil
 from bench.corpus import Corpus, corpus
 from bench.measure import ROOT, Row, resident, started, use_threads
 from pipeline.config.execution import TrackingParams
-from pipeline.inference.export import export
 from pipeline.inference.onnx_export import export_onnx
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
@@ -41,7 +40,7 @@ from pipeline.serving.model import Job, Model
 from pipeline.serving.runtime import InProcess
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import open_tracker
-from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
+from pipeline.utils.atomic_io import SUMS, sha256_file, write_json, write_sums
 from pipeline.utils.cores import cores
 
 NAME, BATCH, PATIENCE = "bench", 64, 240.0
@@ -245,17 +244,22 @@ def _load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -
     """Send all requests. A client uses one connection and sends its next request once it has the last answer."""
 
     def client(own: Sequence[tuple[str, bytes]]) -> list[float]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         seconds: list[float] = []
-        for path, body in own:
-            start = time.perf_counter()
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
-            seconds.append(time.perf_counter() - start)
-            if answer.status != 200:
-                raise RuntimeError(f"the server answers {answer.status}: {text[:500]!r}")
-        connection.close()
+        # Not http.client, which takes as much of the cores as a server does for a small request.
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for path, body in own:
+                head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+                start = time.perf_counter()
+                connection.sendall(f"{head}\r\n\r\n".encode() + body)
+                answer = b""
+                while (size := _size(answer)) is None or len(answer) < size:
+                    if not (part := connection.recv(1 << 16)):
+                        raise RuntimeError(f"the server ends a connection after {answer[:500]!r}")
+                    answer += part
+                seconds.append(time.perf_counter() - start)
+                if not answer.startswith(b"HTTP/1.1 200"):
+                    raise RuntimeError(f"the server answers {answer[:500]!r}")
         return seconds
 
     start = time.perf_counter()
@@ -265,6 +269,12 @@ def _load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -
     p99 = seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))]
     peak = max(resident("VmHWM", process.pid) for process in (server.process, *server.process.children(recursive=True)))
     return Load(rate, 1000 * statistics.median(seconds), 1000 * p99, peak / 1e6)
+
+
+def _size(answer: bytes) -> int | None:
+    """Bytes of a whole answer; None if its headers are not complete."""
+    head, end, _ = answer.partition(b"\r\n\r\n")
+    return len(head) + 4 + int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]) if end else None
 
 
 def _registered(folder: Path, data: Corpus, sentences: Sequence[str]) -> str:
@@ -311,10 +321,20 @@ def _floor(folder: Path) -> AbstractContextManager[Server]:
 
 
 def _infinity(folder: Path) -> AbstractContextManager[Server]:
-    export(GaussianEncoder.from_pretrained(folder / "encoder"), folder / NAME)
+    """The backbone and the mean of its tokens, without the heads, as sentence-transformers 3 reads them, which infinity has."""
+    encoder, out = GaussianEncoder.from_pretrained(folder / "encoder"), folder / "infinity"
+    encoder.backbone.save_pretrained(out)  # type: ignore[union-attr, operator]
+    encoder.tokenizer.save_pretrained(out)
+    pooling = {"word_embedding_dimension": encoder.mean_head.in_features, "pooling_mode_mean_tokens": True}
+    (out / "1_Pooling").mkdir()
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+    modules.append({"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"})
+    write_json(out / "1_Pooling/config.json", pooling)
+    (out / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    write_json(out / "sentence_bert_config.json", {"max_seq_length": encoder.longest})
     asks: dict[str, Ask] = {"means": lambda *two: ("/embeddings", json.dumps({"input": two, "model": NAME}).encode())}
-    command = [os.environ[INFINITY], "v2", "--model-id", str(folder / NAME), "--device", "cpu", "--no-model-warmup"]
-    return _server(command, "/health", folder, asks, DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
+    command = [os.environ[INFINITY], "v2", "--model-id", str(out), "--served-model-name", NAME, "--device", "cpu"]
+    return _server([*command, "--no-model-warmup"], "/health", folder, asks, DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
 
 
 @contextmanager

@@ -14,12 +14,10 @@ import numpy as np
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.serving.limits import Refusal
 from pipeline.serving.model import Answered, Job
-from pipeline.serving.runtime import ReplicaDied, Send
+from pipeline.serving.runtime import CALLS, ReplicaDied, Send
 
-CALLS = 2
-"""Calls that a model is sent at once: it computes one while the other waits, so it is never idle in between."""
-# Sentences in a call of small requests, at most.
-BATCH = 256
+# Sentences in a call of small requests, at most; and requests that are worth a call of their own while another one is computed.
+BATCH, _ENOUGH = 256, 8
 PIECE = 8
 """Sentences in a piece of a larger request. After a small request, they are sent one by one, so that the next one waits for one
 piece at most, and else as many as a batch has."""
@@ -55,7 +53,8 @@ class Batches:
         self._large: deque[deque[_Entry]] = deque()
         self._last_small = -math.inf
         self._large_calls: set[asyncio.Task[None]] = set()
-        self._calls: set[asyncio.Task[None]] = set()
+        # Each call, and its requests.
+        self._calls: dict[asyncio.Task[None], int] = {}
 
     async def answer(self, job: Job) -> Answered:
         """The answer to one request.
@@ -85,13 +84,13 @@ class Batches:
     def _go(self) -> None:
         while len(self._calls) < CALLS * self.replicas and (batch := (pieces := self._next_pieces()) or self._next()):
             call = asyncio.create_task(self._call(batch))
-            self._calls.add(call)
+            self._calls[call] = len(batch)
             if pieces:
                 self._large_calls.add(call)
             call.add_done_callback(self._done)
 
     def _done(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
+        del self._calls[call]
         self._large_calls.discard(call)
         self._go()
 
@@ -111,10 +110,18 @@ class Batches:
         return batch
 
     def _next(self) -> list[_Entry]:
-        """The oldest requests that fit into a batch, at least one if any waits. Requests that were given up are left out."""
+        """The oldest requests that fit into a batch. Requests that were given up are left out.
+
+        While a call is computed, a few requests wait for its end or for others: otherwise one client, whose request is always the
+        only one, would get call after call.
+        """
         batch: list[_Entry] = []
-        size = 0
-        while self._waiting:
+        size, free = 0, CALLS * self.replicas - len(self._calls)
+        if len(self._calls) >= self.replicas and len(self._waiting) < min(_ENOUGH, max(self._calls.values())):
+            return batch
+        # The rest is for the other calls.
+        most = max(_ENOUGH, math.ceil(len(self._waiting) / free))
+        while self._waiting and len(batch) < most:
             job, answer = self._waiting[0]
             if not answer.cancelled():
                 size += len(job.first) + len(job.second)

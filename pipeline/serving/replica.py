@@ -26,9 +26,8 @@ from pipeline.cluster.session import Session, check_this_node, session
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
 from pipeline.models.model_dir import Engine
-from pipeline.serving.batches import CALLS
 from pipeline.serving.model import Answered, Job, Model
-from pipeline.serving.runtime import ReplicaDied, Send
+from pipeline.serving.runtime import CALLS, ReplicaDied, Send
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import UserError, last_line
 

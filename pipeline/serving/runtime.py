@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,8 @@ Send = Callable[[list[Job]], Awaitable[list[Answered]]]
 """Sends a batch to a model."""
 
 
+CALLS = 2
+"""Calls that a model is sent at once: it computes one while the other waits, so it is never idle in between."""
 # Seconds; a call has a few sentences, or 256 short requests.
 _HANGS = 60.0
 
@@ -71,22 +75,28 @@ class Runtime(Protocol):
 
 
 class InProcess:
-    """Models in this process; one thread computes the batches of all of them."""
+    """Models in this process.
+
+    By torch, two threads compute the batches of all models, each on half of the cores while the other one computes, too: halves
+    need not wait for each other, nor for a core that the front has taken. OpenVINO's threads never wait like that; it has one.
+    """
 
     least = 1
 
     def __init__(self, threads: int, patience: float, engine: Engine = "torch") -> None:
         """Args:
-        threads: of torch and of the tokenizer.
+        threads: of the model and of the tokenizer.
         patience: as in `Runtime`; a start itself has no limit here.
         """
         self.patience = patience
         self.engine: Engine = engine
+        self._threads = threads
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-        # torch keeps the number for each thread that computes, and for those that are started later.
+        # Also of the threads that are started later.
         torch.set_num_threads(threads)
-        self._worker = ThreadPoolExecutor(1, "model", torch.set_num_threads, (threads,))
-        self._began: float | None = None
+        self._workers = ThreadPoolExecutor(min(CALLS, threads) if engine == "torch" else 1, "model")
+        # When each call that is computed now began.
+        self._began: dict[int, float] = {}
 
     def share(self, folder: Path) -> str:
         """The folder itself."""
@@ -97,21 +107,22 @@ class InProcess:
         model = Model(Path(folder), "cpu", self.engine)
 
         def answers(jobs: list[Job]) -> list[Answered]:
-            self._began = time.monotonic()
+            # torch keeps the number for each thread that computes.
+            torch.set_num_threads(max(1, self._threads // (CALLS if self._began else 1)))
+            self._began[threading.get_ident()] = time.monotonic()
             try:
                 return model.answers(jobs)
             finally:
-                self._began = None
+                del self._began[threading.get_ident()]
 
         async def send(jobs: list[Job]) -> list[Answered]:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, answers, jobs)
+            return await asyncio.get_running_loop().run_in_executor(self._workers, answers, jobs)
 
         return send
 
     def running(self, name: str) -> int:
         """One, or none while a call takes so long that it seems to hang."""
-        began = self._began
-        return int(began is None or time.monotonic() - began < _HANGS)
+        return int(time.monotonic() - min(self._began.copy().values(), default=math.inf) < _HANGS)
 
     def end(self, name: str) -> None:
         """Nothing: the memory of a model is free once nobody has its `Send`."""

@@ -85,6 +85,74 @@ async def test_what_arrives_while_the_replicas_are_busy_is_one_batch(replicas: i
     assert sender.sizes() == [1] * calls + [40 - calls]
 
 
+async def test_a_client_that_is_alone_again_and_again_does_not_get_call_after_call() -> None:
+    """Of many clients, those whose call ended first would keep one call each, while all others wait for the other call."""
+    ends: list[asyncio.Future[None]] = []
+    sizes: list[int] = []
+
+    async def send(jobs: list[Job]) -> list[Any]:
+        sizes.append(len(jobs))
+        ends.append(asyncio.get_running_loop().create_future())
+        await ends[-1]
+        return [[1.0] for _ in jobs]
+
+    one = Batches(send, lambda: None)
+    asked: list[asyncio.Task[Any]] = []
+
+    async def ask(number: int) -> None:
+        asked.extend(asyncio.create_task(one.answer(Job("means", ["a"]))) for _ in range(number))
+        await turn()
+
+    async def end(call: int) -> None:
+        ends[call].set_result(None)
+        await turn()
+
+    # Idle, it waits for nothing, and while one request is computed, neither.
+    await ask(22)
+    assert sizes == [1, 1]
+    # All that wait are worth a call next to the other one.
+    await end(0)
+    assert sizes == [1, 1, 20]
+    await end(1)
+    # One of the clients comes back. It waits, until there are enough, or until the other call ends.
+    await ask(1)
+    assert sizes == [1, 1, 20]
+    await ask(6)
+    assert sizes == [1, 1, 20]
+    await ask(1)
+    assert sizes == [1, 1, 20, 8]
+    await ask(3)
+    await end(2)
+    assert sizes == [1, 1, 20, 8]
+    await end(3)
+    assert sizes == [1, 1, 20, 8, 3]
+    await end(4)
+    await asyncio.gather(*asked)
+
+
+async def test_what_waits_is_divided_between_free_calls() -> None:
+    ends = asyncio.Event()
+    sizes: list[int] = []
+
+    async def send(jobs: list[Job]) -> list[Any]:
+        sizes.append(len(jobs))
+        await ends.wait()
+        return [[1.0] for _ in jobs]
+
+    one = Batches(send, lambda: None)
+    one._calls[asyncio.current_task()] = 1  # type: ignore[index]
+    one._calls[asyncio.create_task(asyncio.sleep(0))] = 1
+    asked = [asyncio.create_task(one.answer(Job("means", ["a"]))) for _ in range(40)]
+    await turn()
+    assert sizes == []
+    one._calls.clear()
+    one._go()
+    await turn()
+    assert sizes == [20, 20]
+    ends.set()
+    await asyncio.gather(*asked)
+
+
 async def test_a_batch_of_small_requests_has_at_most_its_sentences() -> None:
     sender = Sender()
     asked = [sender.ask(number, PIECE) for number in range(CALLS + BATCH // PIECE + 1)]

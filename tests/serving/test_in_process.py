@@ -14,7 +14,9 @@ from typing import Any, cast
 import pytest
 from safetensors.torch import load_file, save_file
 
+import pipeline
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import Engine
 from pipeline.serving import runtime
 from pipeline.serving.batches import Batches
 from pipeline.serving.model import Answered, Job, Model
@@ -65,6 +67,29 @@ def test_a_model_that_cannot_be_loaded_stays_out(registry: Registry, server: Ser
         more(server, taken, 4)
     assert {body["model"] for *_, body in taken.answers} == {f"{registry.name}/{before}"}
     assert taken.faults == []
+    registry.rollback()
+
+
+@pytest.mark.parametrize("engine", ["openvino", "openvino-int8"])
+def test_nothing_is_lost_while_champions_change_by_another_engine(registry: Registry, tmp_path: Path, engine: Engine) -> None:
+    first, second, other = (registry.add(seed) for seed in (20, 21, 22))
+    broken = registry.add(23, spoil=without_a_tensor)
+    registry.promote(first)
+    uri = registry.tracker.uri
+    pair = {"a": ["A child sleeps."], "b": ["An animal eats."]}
+    with serving(registry, tmp_path, ["--engine", engine]) as server:
+        for number in (second, other):
+            with load(server, 4) as taken:
+                registry.promote(number)
+                server.until(lambda number=number: server.serves(number), "the next champion answers")
+                more(server, taken, 4)
+            assert taken.faults == []
+            expected = pipeline.load(f"models:/{registry.name}/{number}", uri, engine=engine).similarity(pair["a"], pair["b"])
+            assert server.good("/similarity", pair)["similarity"] == pytest.approx(expected.tolist(), rel=1e-4)
+        registry.promote(broken)
+        assert "mean_head.bias" in refused(server, broken)
+        assert server.good("/similarity", pair)["model"] == f"{registry.name}/{other}"
+        assert f"by {engine}" in server.lines()
     registry.rollback()
 
 
@@ -147,8 +172,8 @@ def test_the_end_of_the_server_waits_for_what_is_computed_and_frees_the_model(
     kept: list[weakref.ref[GaussianEncoder]] = []
     read = GaussianEncoder.from_pretrained
 
-    def reading(path: Path) -> GaussianEncoder:
-        kept.append(weakref.ref(encoder := read(path)))
+    def reading(*arguments: Any) -> GaussianEncoder:
+        kept.append(weakref.ref(encoder := read(*arguments)))
         return encoder
 
     monkeypatch.setattr(GaussianEncoder, "from_pretrained", staticmethod(reading))

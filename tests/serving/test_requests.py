@@ -77,7 +77,7 @@ def test_outside_a_project_it_takes_this_machine(registry: Registry, server: Ser
     """All answers of this file are given in an empty folder, which stays empty."""
     assert server.good("/health")["serving"]["model"] == f"{registry.name}/1"
     assert list(Path(server.process.cwd()).iterdir()) == []
-    assert "the model runs in this process, " in server.lines()
+    assert "the model runs in this process by torch, " in server.lines()
 
 
 def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, encoder: GaussianEncoder, server: Server) -> None:
