@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.corpus import Corpus, corpus
-from bench.measure import ROOT, Row, resident, started, use_threads
+from bench.measure import ROOT, Row, in_turn, resident, started, use_threads
 from pipeline.config.execution import TrackingParams
 from pipeline.inference.onnx_export import export_onnx
 from pipeline.models.canaries import record, to_text
@@ -116,14 +117,11 @@ def run(quick: bool) -> list[Row]:
             with server as running:
                 measured[name] = _measured(running, sentences, requests, clients)
         use_threads()
-        parts: dict[str, tuple[float, float]] = {}
-        bulk: dict[str, float] = {}
-        for engine in ENGINES:
-            model = Model(folder / "encoder", "cpu", engine)
-            parts[engine] = _stages(model, folder / "encoder", engine, _pairs(sentences, requests))
-            start = time.perf_counter()
-            model.answers([Job("means", list(sentences[: 4 * requests]))])
-            bulk[engine] = min(4 * requests, len(sentences)) / (time.perf_counter() - start)
+        models = {engine: Model(folder / "encoder", "cpu", engine) for engine in ENGINES}
+        pairs, many = _pairs(sentences, requests), [Job("means", list(sentences[: 4 * requests]))]
+        parts = {engine: _stages(models[engine], folder / "encoder", engine, pairs) for engine in ENGINES}
+        seconds = in_turn({engine: partial(model.answers, many) for engine, model in models.items()}, 1 if quick else 5)
+        bulk = {engine: len(many[0].first) / statistics.median(own) for engine, own in seconds.items()}
     rows = [
         row
         for name, ours in measured.items()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # How far a score may be from the recorded one, as a share of it, and of the mean of all. Other devices, library versions and
 # batches change the last digits of float32; another tokenizer or other weights change the first ones.
 _OF_SCORE, _OF_MEAN = 1e-2, 1e-3
-# By an engine that rounds: how far the scores may be on average, as a share of their mean. In int8 it is 1 to 4 %.
+# By an engine that rounds: how far the scores may be on average, as a share of their mean. In int8 it is 0.2 to 4 %.
 _ON_AVERAGE = 0.1
 
 
