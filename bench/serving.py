@@ -131,8 +131,8 @@ def run(quick: bool) -> list[Row]:
         for row in _against(ours, theirs, name, other)
     ]
     for engine, (call, batched) in parts.items():
-        loads = list(measured[engine].loads.values())
-        stages = {"encode": call, "hop and wait": batched - call, "front": loads[0].p50 - batched}
+        # The rest is the front's: HTTP and JSON.
+        stages = {"encode": call, "hop and wait": batched - call}
         rows += [
             Row(name=f"serve one pair, {engine}: {part}", ours=ms, unit="ms", peak_mb=None, note="p50")
             for part, ms in stages.items()

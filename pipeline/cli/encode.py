@@ -21,7 +21,7 @@ from pyarrow import csv
 
 from pipeline.cluster.preflight import load_place
 from pipeline.config.job_inputs import in_job
-from pipeline.models.model_dir import ENGINES
+from pipeline.models.model_dir import ENGINES, check_engine
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
 from pipeline.utils.atomic_io import refuse_taken, replacing
@@ -60,6 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         submit(execution, "pipeline.cli", "encode", *arguments)
     if options.bf16 and options.engine != "torch":
         raise UserError(f"--bf16: has no effect on --engine {options.engine}; leave one of the two out")
+    check_engine(options.engine)
     if options.csv:
         refuse_taken(Path(options.csv))
         if not Path(options.csv).absolute().parent.is_dir():
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str]) -> None:
         if pending:
             began, before = time.monotonic(), sum(record.rows for record in records)
             with ray_session(execution.cluster) as on:
+                check_engine(options.engine, gpu=on.use_gpu)
                 for record in encode_parts(model, source, plan, pending, out, on, options.engine):
                     records.append(record)
                     done = sum(record.rows for record in records)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.cluster.preflight import load_place
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
-from pipeline.models.model_dir import ENGINES
+from pipeline.models.model_dir import ENGINES, check_engine
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
 from pipeline.utils.parser import Parser, above_zero, whole
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     least, most = _replicas(options.replicas)
     tokens = _tokens(options.host)
     limits = Limits(**{field.name: getattr(options, f"max_{field.name}") for field in dataclasses.fields(Limits)})
+    check_engine(options.engine)
     name, cluster = _place(options.name)
     if cluster.by_jobs:
         raise UserError("execution.yaml: cluster.address: serve runs on a node of the cluster; write host:port or auto there")

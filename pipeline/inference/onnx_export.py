@@ -8,7 +8,10 @@ Shapes: m sentences of L tokens with padding, n pairs, D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,14 +19,13 @@ import torch
 from pipeline.data.schema import RELATIONS
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.engines import converted
-from pipeline.models.graphs import EncoderGraph, Graph, RelationGraph, quiet
+from pipeline.models.graphs import EncoderGraph, Graph, RelationGraph
 from pipeline.models.model_dir import Engine
 from pipeline.models.threshold import write_calibration
 from pipeline.utils.atomic_io import refuse_taken, write_directory, write_json, write_sums
 from pipeline.utils.errors import UserError
 
-FORMAT = "gausscse-onnx-1"
-ENCODER, RELATION, ABOUT = "encoder.onnx", "relation.onnx", "onnx.json"
+ENCODER, RELATION = "encoder.onnx", "relation.onnx"
 
 
 def export_onnx(encoder: GaussianEncoder, path: str | Path) -> None:
@@ -44,7 +46,7 @@ def export_onnx(encoder: GaussianEncoder, path: str | Path) -> None:
         UserError: a package is missing, or `path` exists.
     """
     _check_installed()
-    _export(encoder, path, "onnx", _write)
+    _export(encoder, path, "onnx", "onnx", _write)
 
 
 def export_openvino(encoder: GaussianEncoder, path: str | Path, engine: Engine = "openvino") -> None:
@@ -60,13 +62,13 @@ def export_openvino(encoder: GaussianEncoder, path: str | Path, engine: Engine =
 
         openvino.save_model(model, file, compress_to_fp16=False)
 
-    _export(encoder, path, "xml", write)
+    _export(encoder, path, "openvino", "xml", write)
 
 
-def _export(encoder: GaussianEncoder, path: str | Path, ending: str, write: Callable[[Graph, Path], None]) -> None:
+def _export(encoder: GaussianEncoder, path: str | Path, kind: str, ending: str, write: Callable[[Graph, Path], None]) -> None:
     path = Path(path).absolute()
     refuse_taken(path)
-    with write_directory(path) as folder, quiet():
+    with write_directory(path) as folder, _quiet():
         write(EncoderGraph(encoder), folder / f"encoder.{ending}")
         if encoder.relation_head is not None:
             write(RelationGraph(encoder.relation_head, encoder.dim), folder / f"relation.{ending}")
@@ -74,9 +76,9 @@ def _export(encoder: GaussianEncoder, path: str | Path, ending: str, write: Call
         encoder.tokenizer.save_pretrained(folder)
         if encoder.calibration is not None:
             write_calibration(encoder.calibration, folder)
-        about = {"format": FORMAT, "dim": encoder.dim, "max_length": encoder.longest, "score": encoder.score_kind}
+        about = {"format": f"gausscse-{kind}-1", "dim": encoder.dim, "max_length": encoder.longest, "score": encoder.score_kind}
         about |= {"pad_id": encoder.tokenizer.pad_token_id, "relations": RELATIONS}
-        write_json(folder / ABOUT, about)
+        write_json(folder / f"{kind}.json", about)
         write_sums(folder)
 
 
@@ -104,3 +106,16 @@ def _write(graph: Graph, file: Path) -> None:
     )
     assert program is not None
     program.save(file)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the converters' remarks on packages that they do not need, on names of axes and on traced conditions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)

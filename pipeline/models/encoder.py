@@ -100,7 +100,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         """An encoder that `save_pretrained` wrote; in evaluation mode, offline.
 
         Args:
-            engine: computes `encode` (`pipeline.models.engines`); all but torch work on the CPU only.
+            engine: computes `encode` (`pipeline.models.engines`). All but torch compute on the CPU, and what the encoder was
+                when it was read: use torch to change it.
             threads: of that engine; by default as many as torch has.
 
         Raises:
@@ -122,7 +123,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         encoder.read_modules(path)
         encoder.digest, encoder.note = embeddings_digest(path, engine), note_of(path)
         if engine != "torch":
-            encoder.compiled = Compiled(converted(EncoderGraph(encoder.eval()), engine), threads)
+            encoder.compiled = Compiled(converted(EncoderGraph(encoder.eval()), engine), encoder.longest, threads)
         return encoder.eval()
 
     def to_device(self, device: str | torch.device | None) -> Self:
@@ -266,6 +267,8 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         Returns:
             Gaussian of (m, D), float32, on the encoder's device.
         """
+        # It makes the token vectors of the relation head only.
+        compiled = self.compiled if project is None else None
         project = project or (self.relation_head and self.relation_head.projection)
         device = self.mean_head.weight.device
         # Going through all modules takes a tenth of the time of a short pair.
@@ -282,11 +285,11 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                     pieces = [rows[batch[start : start + step]] for start in range(0, len(batch), step)]
                     try:
                         for piece in pieces:
-                            if self.compiled is None:
+                            if compiled is None:
                                 part = self(lay_out(store, piece, _ENCODE_BLOCKS, device), project)
                             else:
-                                blocks = self.compiled.blocks(store.lengths_of(piece))
-                                part = self.compiled(lay_out(store, piece, min(blocks, _ENCODE_BLOCKS), device))
+                                blocks = compiled.blocks(store.lengths_of(piece))
+                                part = compiled(lay_out(store, piece, min(blocks, _ENCODE_BLOCKS), device))
                             parts.append(_without_padding(part))
                     except torch.OutOfMemoryError:
                         if budget <= CPU_TOKENS:

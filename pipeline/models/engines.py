@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import logging
-import sys
+import warnings
 from contextlib import redirect_stdout
 from threading import Lock
 from typing import Any
@@ -23,10 +23,9 @@ from torch import Tensor
 
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import TokenVectors
-from pipeline.models.graphs import EncoderGraph, Graph, RelationGraph, quiet
-from pipeline.models.model_dir import Engine
+from pipeline.models.graphs import EncoderGraph, Graph, RelationGraph
+from pipeline.models.model_dir import Engine, check_engine
 from pipeline.models.packing import TokenBlocks
-from pipeline.utils.errors import UserError
 
 # OpenVINO builds kernels for each shape that it meets. Padding to a multiple of this makes the shapes few.
 _LENGTHS = 4
@@ -36,16 +35,8 @@ _PADDING = 48
 _GROUP = 128
 
 
-def _openvino(package: str = "openvino") -> Any:
-    """OpenVINO, or what quantizes its models.
-
-    Both would report their use to their makers if they found the package that does this.
-    """
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    try:
-        return __import__(package)
-    except ImportError:
-        raise UserError("this engine needs openvino and nncf: pip install 'gausscse-pipeline[openvino]'") from None
+# OpenVINO's converters change warnings and standard output of the whole process meanwhile.
+_converting = Lock()
 
 
 def converted(graph: Graph, engine: Engine) -> Any:
@@ -54,22 +45,25 @@ def converted(graph: Graph, engine: Engine) -> Any:
     Raises:
         UserError: OpenVINO is not installed.
     """
-    openvino = _openvino()
+    check_engine(engine)
+    import openvino
+
     shapes = [[-1 if axis in free else n for axis, n in enumerate(graph.inputs[name].shape)] for name, free in graph.axes.items()]
     example: Any = graph.inputs if isinstance(graph, EncoderGraph) else tuple(graph.inputs.values())
-    with torch.inference_mode(), quiet():
+    with _converting, torch.inference_mode(), warnings.catch_warnings(action="ignore"):
         model = openvino.convert_model(graph.eval(), example_input=example, input=shapes)
     for names, ports in ((graph.inputs, model.inputs), (graph.outputs, model.outputs)):
         for name, port in zip(names, ports, strict=True):
             port.get_tensor().set_names({name})
-    if engine == "openvino" or isinstance(graph, RelationGraph):
+    if engine != "openvino-int8" or isinstance(graph, RelationGraph):
         return model
-    nncf = _openvino("nncf")
+    import nncf
+
     nncf.set_log_level(logging.ERROR)
     # Everything but the backbones stays as it is.
     heads = nncf.IgnoredScope(patterns=["^(?!.*backbone).*$"], validate=False)
     # Without its tables and progress bars.
-    with redirect_stdout(io.StringIO()):
+    with _converting, redirect_stdout(io.StringIO()):
         model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM, ignored_scope=heads)
     model.set_rt_info(_GROUP, ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     return model
@@ -78,9 +72,10 @@ def converted(graph: Graph, engine: Engine) -> Any:
 class Compiled:
     """An encoder that OpenVINO computes on the CPU. One call at a time, on all threads; others wait."""
 
-    def __init__(self, model: Any, threads: int | None) -> None:
+    def __init__(self, model: Any, longest: int, threads: int | None) -> None:
         """Args:
         model: `converted` of an `EncoderGraph`.
+        longest: tokens of a sentence, at most.
         threads: by default as many as torch has.
         """
         options = {
@@ -88,7 +83,10 @@ class Compiled:
             "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
             "NUM_STREAMS": 1,
         }
-        self._request = _openvino().Core().compile_model(model, "CPU", options).create_infer_request()
+        import openvino
+
+        self._longest = longest
+        self._request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
         self._free = Lock()
 
     @staticmethod
@@ -109,7 +107,7 @@ class Compiled:
     def _rectangle(self, ids: Tensor, mask: Tensor) -> list[Tensor]:
         """Mean, log-variance and a row of token vectors, padding included, of c sentences of L tokens."""
         longest = ids.shape[1]
-        spare = (0, -longest % _LENGTHS)
+        spare = (0, min(-longest % _LENGTHS, self._longest - longest))
         self._request.infer([F.pad(part, spare).numpy() for part in (ids, mask.long())])
         # Copies: the next call writes into the same memory.
         mean, log_var, *tokens = (torch.from_numpy(port.data.copy()) for port in self._request.output_tensors)

@@ -5,10 +5,6 @@ Shapes: m sentences of L tokens with padding, n pairs, D dimensions of the Gauss
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -76,16 +72,3 @@ class RelationGraph(nn.Module):
 
 
 Graph = EncoderGraph | RelationGraph
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the converters' remarks on packages that they do not need, on names of axes and on traced conditions."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        before = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(before)

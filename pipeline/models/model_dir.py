@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -36,6 +38,22 @@ _ONLY_BEFORE = ("backbone", "revision", "mean_start")
 
 DEMONSTRATION = "This model is a demonstration: it was trained on generated sentences only."
 """A sentence of the card of such a model."""
+
+
+def check_engine(engine: Engine, *, gpu: bool = False) -> None:
+    """Check that an engine can compute here.
+
+    Raises:
+        UserError: it is not installed, or would have to compute on a GPU.
+    """
+    if engine == "torch":
+        return
+    if gpu:
+        raise UserError(f"engine {engine}: computes on the CPU only; write cluster.device: cpu in execution.yaml, or take torch")
+    if not (find_spec("openvino") and find_spec("nncf")):
+        raise UserError(f"engine {engine}: needs openvino and nncf: pip install 'gausscse-pipeline[openvino]'")
+    # Both would report their use to their makers if they found the package that does this.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 def note_of(folder: Path) -> str:

@@ -1,7 +1,6 @@
 """The script MLflow runs to serve a registered encoder (models from code: nothing is pickled).
 
-`registry` logs this file, the package and the encoder's folder as one model. The parameter `operation` chooses what to compute;
-docs/usage.md shows the JSON of each operation.
+`registry` logs this file, the package and the encoder's folder as one model. The parameter `operation` chooses what to compute.
 
     operation    columns               answer for each row
     encode       sentence              mean, variance: D numbers each (the default)

@@ -71,7 +71,7 @@ def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, *, 
 
 def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits) -> None:
     # One at a time, since each uses all cores. The search of a request that was given up goes on, unless it still waits.
-    searching = ThreadPoolExecutor(1, "search")
+    searching = ThreadPoolExecutor(1, "search", torch.set_num_threads, (torch.get_num_threads(),))
 
     @router.post("/encode")
     async def encode(body: Sentences) -> Response:

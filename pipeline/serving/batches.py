@@ -84,7 +84,8 @@ class Batches:
     def _go(self) -> None:
         while len(self._calls) < CALLS * self.replicas and (batch := (pieces := self._next_pieces()) or self._next()):
             call = asyncio.create_task(self._call(batch))
-            self._calls[call] = len(batch)
+            # What is written takes so long that nothing waits for its end.
+            self._calls[call] = 0 if batch[0][0].write else len(batch)
             if pieces:
                 self._large_calls.add(call)
             call.add_done_callback(self._done)
@@ -117,7 +118,8 @@ class Batches:
         """
         batch: list[_Entry] = []
         size, free = 0, CALLS * self.replicas - len(self._calls)
-        if len(self._calls) >= self.replicas and len(self._waiting) < min(_ENOUGH, max(self._calls.values())):
+        small = [number for call, number in self._calls.items() if call not in self._large_calls]
+        if small and len(self._calls) >= self.replicas and len(self._waiting) < min(_ENOUGH, max(small)):
             return batch
         # The rest is for the other calls.
         most = max(_ENOUGH, math.ceil(len(self._waiting) / free))

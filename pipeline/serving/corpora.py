@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import torch
+
 from pipeline.inference.corpus import NotEncoded, model_of
 from pipeline.inference.entailment_index import Searchable
 from pipeline.models.relation_head import Relation, ScoreKind
@@ -55,7 +57,7 @@ class CorpusReader:
         """
         self.folders = folders
         self._answering = answering
-        self._readers = ThreadPoolExecutor(1, "corpus")
+        self._readers = ThreadPoolExecutor(1, "corpus", torch.set_num_threads, (torch.get_num_threads(),))
         self._reading: set[asyncio.Task[None]] = set()
 
     def of_version(self, number: int) -> list[str]:

@@ -25,7 +25,7 @@ from ray.serve.schema import ApplicationStatus
 from pipeline.cluster.session import Session, check_this_node, session
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
-from pipeline.models.model_dir import Engine
+from pipeline.models.model_dir import Engine, check_engine
 from pipeline.serving.model import Answered, Job, Model
 from pipeline.serving.runtime import CALLS, ReplicaDied, Send
 from pipeline.storage.object_store import found
@@ -239,6 +239,7 @@ def ray_serve(cluster: ClusterParams, least: int, most: int, threads: int | None
     # Ray gives its processes a low priority (nice 15), but here people wait for them. A Ray that runs has its own setting.
     os.environ.setdefault("RAY_worker_niceness", "0")
     with session(cluster) as on:
+        check_engine(engine, gpu=on.use_gpu)
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         try:

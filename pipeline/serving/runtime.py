@@ -22,7 +22,7 @@ Send = Callable[[list[Job]], Awaitable[list[Answered]]]
 
 
 CALLS = 2
-"""Calls that a model is sent at once: it computes one while the other waits, so it is never idle in between."""
+"""Calls that a model is sent at once. It computes both, or one while the other waits, so it is never idle in between."""
 # Seconds; a call has a few sentences, or 256 short requests.
 _HANGS = 60.0
 
@@ -77,8 +77,8 @@ class Runtime(Protocol):
 class InProcess:
     """Models in this process.
 
-    By torch, two threads compute the batches of all models, each on half of the cores while the other one computes, too: halves
-    need not wait for each other, nor for a core that the front has taken. OpenVINO's threads never wait like that; it has one.
+    By torch, two threads compute the batches of all models. A call that begins while the other thread computes takes half of the
+    cores: halves need not wait for each other, nor for a core that the front has taken. OpenVINO needs no halves; it has one.
     """
 
     least = 1
@@ -97,6 +97,7 @@ class InProcess:
         self._workers = ThreadPoolExecutor(min(CALLS, threads) if engine == "torch" else 1, "model")
         # When each call that is computed now began.
         self._began: dict[int, float] = {}
+        self._beginning = threading.Lock()
 
     def share(self, folder: Path) -> str:
         """The folder itself."""
@@ -107,9 +108,10 @@ class InProcess:
         model = Model(Path(folder), "cpu", self.engine)
 
         def answers(jobs: list[Job]) -> list[Answered]:
-            # torch keeps the number for each thread that computes.
-            torch.set_num_threads(max(1, self._threads // (CALLS if self._began else 1)))
-            self._began[threading.get_ident()] = time.monotonic()
+            with self._beginning:
+                # torch keeps the number for each thread that computes.
+                torch.set_num_threads(max(1, self._threads // (CALLS if self._began else 1)))
+                self._began[threading.get_ident()] = time.monotonic()
             try:
                 return model.answers(jobs)
             finally:

@@ -15,7 +15,7 @@ import uvicorn
 
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
-from pipeline.models.model_dir import Engine
+from pipeline.models.model_dir import Engine, check_engine
 from pipeline.serving.api import create_app
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.connections import BURST, BoundedHttp, Connections
@@ -71,8 +71,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
 def _runtime(settings: Settings, cluster: ClusterParams) -> Iterator[Runtime]:
     """The models in this process if there is one replica, on the processor of this machine; otherwise Ray Serve's."""
     gpu = cluster.device == "cuda" or (cluster.device == "auto" and torch.cuda.is_available())
-    if gpu and settings.engine != "torch":
-        raise UserError(f"--engine {settings.engine}: computes on the CPU only; write cluster.device: cpu in execution.yaml")
+    check_engine(settings.engine, gpu=gpu)
     if settings.most > 1 or gpu or standing(cluster):
         # Ray takes seconds to import, and memory.
         from pipeline.serving.replica import ray_serve

@@ -15,9 +15,9 @@ import torch
 from pipeline.cli.export import main
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference import onnx_export
-from pipeline.inference.onnx_export import RELATION, _write, export_onnx, export_openvino
+from pipeline.inference.onnx_export import RELATION, _quiet, _write, export_onnx, export_openvino
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.graphs import RelationGraph, quiet
+from pipeline.models.graphs import RelationGraph
 from pipeline.models.relation_head import ScoreKind
 from pipeline.models.threshold import Calibration, read_calibration
 from pipeline.utils.atomic_io import check_sums
@@ -88,7 +88,7 @@ def test_relation_heads_of_the_other_scores_are_exported_too(kind: ScoreKind, tm
     import onnxruntime
 
     relation = drawn_relation(kind=kind)
-    with quiet():
+    with _quiet():
         _write(RelationGraph(relation, 16), tmp_path / RELATION)
     session = onnxruntime.InferenceSession(tmp_path / RELATION)
     parts = list(torch.randn(4, 50, 16, generator=torch.Generator().manual_seed(2)))

@@ -68,7 +68,7 @@ def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_command_refuses_another_model_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its query would be compared with vectors of other weights."""
     monkeypatch.chdir(project)
-    words = r"^encoded: was encoded by another model; encode it again, or name the model that encoded it"
+    words = r"^encoded: was encoded by another model or engine; name those that did, or encode it again"
     with pytest.raises(UserError, match=words):
         main(["encoded", QUERIES[0], "--model", "model"])
 

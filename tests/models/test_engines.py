@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,12 +17,14 @@ import pipeline
 from pipeline.cli.encode import main as encode
 from pipeline.cli.search import main as search
 from pipeline.config.load import load_params
+from pipeline.data.token_store import TokenStore
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import engine_of, read_gaussians
 from pipeline.models import engines
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES, ENGINES, Engine
+from pipeline.models.token_head import TokenProjection
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
 from tests.distributed.bulk import make_project
@@ -75,6 +78,10 @@ def test_float32_gives_the_numbers_of_torch(tiny_backbone: Path, changes: dict[s
         assert (packed(given) - packed(expected[rows])).abs().max() <= 1
         assert given.tokens is not None and expected.tokens is not None
         assert given.tokens.length.tolist() == expected.tokens.length[rows].tolist()
+    # Other token vectors than those of the head are torch's.
+    store, rows = TokenStore.of(encoder.tokenizer(TEXTS[:1])["input_ids"], 0), np.zeros(1, np.int64)  # type: ignore[arg-type]
+    other = TokenProjection(32, 5).eval()
+    assert packed(loaded.encode_rows(store, rows, project=other)).shape[1] == 5
     assert loaded.digest == pipeline.load(folder).digest
     assert loaded.score(TEXTS, TEXTS[::-1]).tolist() == pytest.approx(encoder.score(TEXTS, TEXTS[::-1]).tolist(), abs=1e-3)
 
@@ -93,8 +100,10 @@ def test_int8_is_near_and_is_told_apart(real: Path) -> None:
     expected, given, again = (model.encode(texts) for model in (encoder, one, two))
     assert torch.nn.functional.cosine_similarity(given.mean, expected.mean).min() > 0.98
     assert (given.log_var - expected.log_var).abs().max() < 0.1
-    # It computes in int8 indeed, and always the same.
+    # It computes in int8 indeed, activations too, and always the same.
     assert (given.mean - expected.mean).abs().max() > 1e-4
+    assert one.compiled is not None
+    assert one.compiled._request.get_compiled_model().get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == 128
     for part in (Gaussian.stacked, packed):
         assert torch.equal(part(given), part(again))
     assert one.digest == f"{encoder.digest} openvino-int8"
@@ -118,7 +127,9 @@ def test_what_cannot_be_computed_is_one_line(
     for missing in ("openvino", "nncf"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, missing, None)
-            with pytest.raises(UserError, match=r"needs openvino and nncf: pip install 'gausscse-pipeline\[openvino\]'$"):
+            with pytest.raises(
+                UserError, match=r"^engine openvino-int8: needs openvino and nncf: pip install 'gausscse-pipeline\[openvino\]'$"
+            ):
                 pipeline.load(real, engine="openvino-int8")
 
 

@@ -190,6 +190,20 @@ async def test_without_small_requests_pieces_are_sent_together() -> None:
     assert max(sender.sizes()) == 3
 
 
+@pytest.mark.parametrize("writes", [False, True])
+async def test_a_small_request_does_not_wait_for_the_end_of_a_large_one(writes: bool) -> None:
+    sender = Sender()
+    job = Job("fuse", ["1"] * PIECE, write=True) if writes else Job("means", ["1"] * 4 * PIECE)
+    large = asyncio.create_task(sender.batches.answer(job))
+    await turn()
+    assert len(sender.sent) == 1
+    small = sender.ask(2)
+    await turn()
+    assert [jobs[0].first[0] for jobs in sender.sent] == ["1", "2"]
+    sender.gate.set()
+    await asyncio.gather(large, small)
+
+
 async def test_a_large_request_that_writes_takes_turns_with_others() -> None:
     sender = Sender()
     writes = asyncio.create_task(sender.batches.answer(Job("fuse", ["3"] * 2 * BATCH, write=True)))

@@ -9,9 +9,11 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import pipeline
@@ -147,6 +149,35 @@ def test_the_front_answers_while_the_model_computes(held: Batches) -> None:
             assert b"200" in await next_one.readline()
 
     asyncio.run(ask())
+
+
+class Meeting(Model):
+    """Computes once another call is computed, too."""
+
+    both = threading.Barrier(2)
+    threads: ClassVar[list[int]] = []
+
+    def answers(self, jobs: list[Job]) -> list[Answered]:
+        self.threads.append(torch.get_num_threads())
+        self.both.wait(60)
+        return super().answers(jobs)
+
+
+def test_two_threads_compute_by_torch_and_one_by_openvino(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "Model", Meeting)
+    before = torch.get_num_threads()
+    own = InProcess(2, 60.0)
+    send = own.start("a-model", str(operator_model), lambda: False)
+
+    async def ask() -> list[list[Answered]]:
+        return await asyncio.gather(*(send([Job("means", ["A dog runs."])]) for _ in range(2)))
+
+    first, second = asyncio.run(ask())
+    np.testing.assert_allclose(first[0].value.mean, second[0].value.mean, rtol=1e-4)  # type: ignore[union-attr]
+    # The first one took all before the other came.
+    assert Meeting.threads == [2, 1]
+    assert InProcess(2, 60.0, "openvino")._workers._max_workers == 1
+    torch.set_num_threads(before)
 
 
 def test_a_call_that_hangs_makes_the_model_unready(held: Batches, operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
