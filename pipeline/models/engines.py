@@ -2,8 +2,8 @@
 
 `torch` is the reference. OpenVINO computes the same float32 numbers on a CPU, up to rounding. `openvino-int8` computes others:
 the layers of the backbone multiply integers. Their weights are rounded per channel when the model is read, and the activations in
-each call, in groups of each token. So it needs no calibration, and reads a text unlike the training data as well as any other.
-The heads stay float32.
+each call, in groups of each token. So it needs no calibration, whose ranges would not fit texts of another kind. The heads
+stay float32.
 """
 
 from __future__ import annotations
