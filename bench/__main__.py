@@ -34,6 +34,7 @@ BENCHMARKS = {
     "relation": "pairs by the relation head against a cross-encoder of the same backbone",
     "trials": "what a trial costs besides its training: in its Tune process, and with a Ray Train run for each trial",
     "serving": "gausscse serve against mlflow models serve: requests/s, p50 and p99",
+    "hostile": "what a client of gausscse serve notices of hostile ones: p99 and memory",
     "bulk": "a corpus encoded from Parquet to Parquet against sentence-transformers and pandas",
     "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",
     "gpu": "a step of BERT-base on a GPU, and other ways to compute it: tokens/s, share of the peak, memory",

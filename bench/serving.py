@@ -105,9 +105,11 @@ def run(quick: bool) -> list[Row]:
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(data.texts)))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        uri = _registered(folder, data, sentences[:33])
+        uri = registered(folder, data, sentences[:33])
         opened = {"mlflow models serve": _mlflow(folder, uri)} | {
-            name: _ours(folder, uri, options) for name, options in _OURS.items() if not quick or name != "torch, up to 2 replicas"
+            name: ours_server(folder, uri, options)
+            for name, options in _OURS.items()
+            if not quick or name != "torch, up to 2 replicas"
         }
         opened["FastAPI + ONNX Runtime"] = _floor(folder)
         if INFINITY in os.environ:
@@ -210,16 +212,16 @@ def _measured(server: Server, sentences: Sequence[str], requests: int, clients: 
     """Requests of each kind. Each number of clients gets sentences of its own, so no cache can help."""
     texts = iter(sentences)
     first = next(iter(server.asks.values()))
-    _load(server, [first("A dog runs.", "An animal moves.")], 1)
+    load(server, [first("A dog runs.", "An animal moves.")], 1)
     start = time.perf_counter() - server.started_at
     loads: dict[str, Load] = {}
     for kind, ask in server.asks.items():
-        _load(server, [ask(next(texts), next(texts)) for _ in range(max(clients))], max(clients))
+        load(server, [ask(next(texts), next(texts)) for _ in range(max(clients))], max(clients))
         for count in clients if kind != "many" else (1,):
             size, number = (BATCH, max(1, requests // 16)) if kind == "many" else (2, requests)
             asked = [ask(*itertools.islice(texts, size)) for _ in range(number)]
             words = f"{kind}, a pair a request, {count} at once" if size == 2 else f"encode, {size} sentences a request"
-            loads[words] = _load(server, asked, count)
+            loads[words] = load(server, asked, count)
     tree = (server.process, *server.process.children(recursive=True))
     return Measured(loads, start, sum(one.memory_full_info().pss for one in tree) / 1e6)
 
@@ -238,7 +240,7 @@ def _row(name: str, ours: Load, theirs: Load, other: str) -> Row:
     )
 
 
-def _load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -> Load:
+def load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -> Load:
     """Send all requests. A client uses one connection and sends its next request once it has the last answer."""
 
     def client(own: Sequence[tuple[str, bytes]]) -> list[float]:
@@ -275,7 +277,7 @@ def _size(answer: bytes) -> int | None:
     return len(head) + 4 + int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]) if end else None
 
 
-def _registered(folder: Path, data: Corpus, sentences: Sequence[str]) -> str:
+def registered(folder: Path, data: Corpus, sentences: Sequence[str]) -> str:
     """The URI of a registry with the packaged encoder as champion, with canary pairs of these sentences."""
     encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
     encoder.save_pretrained(folder / "encoder")
@@ -302,7 +304,8 @@ def _mlflow(folder: Path, uri: str) -> AbstractContextManager[Server]:
     return _server(command, "/health", folder, asks, MLFLOW_TRACKING_URI=uri)
 
 
-def _ours(folder: Path, uri: str, options: Sequence[str]) -> AbstractContextManager[Server]:
+def ours_server(folder: Path, uri: str, options: Sequence[str]) -> AbstractContextManager[Server]:
+    """`gausscse serve` with these options."""
     asks: dict[str, Ask] = {
         "similarity": lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode()),
         "means": lambda *two: ("/v1/embeddings", json.dumps({"input": two, "model": NAME}).encode()),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest
@@ -28,6 +30,14 @@ OPERATIONS: dict[str, Any] = {
     "reduction": "mean",
 }
 """Section objective of a small model of sentence operators."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "first token, tanh": {},
+    "mean of tokens, no activation, 7 dimensions, sigma": {
+        "pooling": "mean", "mean_activation": "none", "dim": 7, "variance_head": "sigma",
+    },
+    "two backbones": {"towers": "encoders"},
+}  # fmt: skip
+"""Changes of section model that give encoders of different graphs."""
 
 
 def plain_trial(learning_rate: float = 1e-4, batch_size: int = 8, seed: int = 1, **train: object) -> Trial:
@@ -80,6 +90,7 @@ def worker_config(
         "trial": trial.model_dump_json(),
         "train_tokens": str(stores[0]),
         "dev_tokens": str(stores[1]),
+        "sums": [digest(store) for store in stores],
         "backbone": None,
         "search": "here",
         "cluster": (cluster or load_execution(ROOT / "execution.yaml").cluster).model_dump(mode="json"),
@@ -98,3 +109,12 @@ def tiny_encoder(backbone: Path, seed: int = 1, **changes: Any) -> GaussianEncod
     return GaussianEncoder.from_backbone(
         model.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes}), seed
     ).eval()
+
+
+def shaped_encoder(backbone: Path, **changes: Any) -> GaussianEncoder:
+    """An encoder of one of `SHAPES`; two backbones differ as after training."""
+    encoder = tiny_encoder(backbone, **changes)
+    if encoder.second_backbone is not None:
+        with torch.no_grad():
+            encoder.second_backbone.embeddings.word_embeddings.weight.mul_(1.5)  # type: ignore[union-attr, operator]
+    return encoder

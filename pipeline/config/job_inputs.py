@@ -58,10 +58,10 @@ def inputs_of(root: Path) -> Inputs | None:
         raise UserError(f"{where}: not what `make upload` writes; run it again") from None
 
 
-def installed() -> dict[str, str]:
-    """Versions on this machine of the packages that must agree everywhere, without build tags (+cpu)."""
+def installed(*more: str) -> dict[str, str]:
+    """Versions on this machine of the packages that must agree everywhere, and of `more`, without build tags (+cpu)."""
     versions = {"python": ".".join(map(str, sys.version_info[:2]))}
-    for name in ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow"):
+    for name in ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow", *more):
         try:
             versions[name] = version(name).partition("+")[0]
         except PackageNotFoundError:

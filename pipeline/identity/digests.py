@@ -19,6 +19,7 @@ from pipeline.config.job_inputs import installed
 from pipeline.config.objectives import KINDS
 from pipeline.identity.source import READ_BY_CODE, imported_files, imported_modules, once_per_file, source_digest
 from pipeline.models.backbone import files_of, resolve
+from pipeline.models.model_dir import ENGINE_PACKAGES
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json
 from pipeline.utils.errors import RunError, UserError
 
@@ -203,9 +204,9 @@ def check_here(trial: Trial) -> None:
         )
 
 
-def library_versions() -> dict[str, str]:
-    """Versions of Python and of the computing libraries on this machine."""
-    return {name: version for name, version in installed().items() if name in _LIBRARIES}
+def library_versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of the computing libraries on this machine, and of `more` packages that computed."""
+    return {name: version for name, version in installed(*more).items() if name in (*_LIBRARIES, *more)}
 
 
 def other_versions(recorded: Iterable[Mapping[str, str]]) -> str:
@@ -214,7 +215,7 @@ def other_versions(recorded: Iterable[Mapping[str, str]]) -> str:
     Args:
         recorded: the versions of each result.
     """
-    now = library_versions()
+    now = library_versions(*ENGINE_PACKAGES)
     found = {pair for versions in recorded for pair in versions.items() if now.get(pair[0]) != pair[1]}
     others = {name: " and ".join(version for _, version in same) for name, same in groupby(sorted(found), itemgetter(0))}
     return ", ".join(f"{name} {versions} (now {now.get(name, 'unknown')})" for name, versions in others.items())

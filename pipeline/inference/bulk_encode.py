@@ -22,6 +22,7 @@ from pipeline.data.text_column import as_text, not_utf8
 from pipeline.distributed.precision import has_bf16
 from pipeline.identity.digests import library_versions
 from pipeline.inference.bulk_plan import LOG_VAR, MANIFEST, MEAN, ROW, TOKENS, Done, Part, Plan, check_plan, unreadable
+from pipeline.models.model_dir import ENGINE_PACKAGES
 from pipeline.storage.filesystem import Place, parquet_file
 from pipeline.utils.atomic_io import json_text, room_for, sha256_file
 from pipeline.utils.errors import UserError
@@ -87,7 +88,8 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             raise unreadable(fs, path, error) from None
         if rows != part.rows:
             raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
-        result = Done(part.number, rows, missing, empty, cut, sha256_file(file), plan.key(part), library_versions())
+        versions = library_versions(*(ENGINE_PACKAGES if encoder.compiled else ()))
+        result = Done(part.number, rows, missing, empty, cut, sha256_file(file), plan.key(part), versions)
         check_plan(place, plan)
         # Nobody reads the folder before it is whole again, and the record of another plan does not vouch for this file.
         place.remove(MANIFEST)

@@ -8,6 +8,7 @@ import resource
 from contextlib import suppress
 from typing import Any
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -150,10 +151,32 @@ class BoundedHttp(HttpToolsProtocol):
                 if self._ahead > HEADER_BYTES:
                     self._end_after_answers()
                     return
-            super().data_received(piece)
+            self._feed(piece)
             # The rest of a body that was refused is read, up to as much again, so that the client reads why.
             if self._bytes > (2 * self._all_connections.limits.bytes if self.in_body and not self.busy else HEADER_BYTES):
                 self.refuse(431, LONG_HEADER)
+
+    def _feed(self, piece: bytes) -> None:
+        """Parse a piece; a request that asks for another protocol, such as that of Java's client (h2c), is answered by HTTP/1.
+
+        uvicorn answers it, too, but httptools skips its body.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            kept = [(name, value) for name, value in self.headers if name != b"upgrade"]
+            if len(kept) == len(self.headers):
+                # CONNECT, which asks for a tunnel.
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            lines = [first, *(name + b": " + value for name, value in kept), b"", piece[upgrade.args[0] :]]
+            self._feed(b"\r\n".join(lines))
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
 
     def refuse(self, status: int, why: str) -> None:
         """Say why if there is a request to answer, and end the connection."""
@@ -187,6 +210,8 @@ class BoundedHttp(HttpToolsProtocol):
         """
         if len(self.pipeline) >= _PIPELINED:
             raise ValueError("too many requests wait")
+        if self.parser.should_upgrade():
+            return
         super().on_headers_complete()
         self._bytes, self._began, self.in_body = 0, None, True
 
@@ -198,6 +223,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End the request; another one may follow."""
+        if self.parser.should_upgrade():
+            return
         self._bytes, self._began, self.in_body = 0, None, False
         super().on_message_complete()
         if not self.busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from pipeline.cli.search import main as search
 from pipeline.config.load import load_params
 from pipeline.data.token_store import TokenStore
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.identity.digests import library_versions
 from pipeline.inference.corpus import engine_of, read_gaussians
 from pipeline.models import engines
 from pipeline.models.canaries import record, to_text
@@ -29,7 +31,7 @@ from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
 from tests.distributed.bulk import make_project
 from tests.relations import drawn_relation
-from tests.trial_of import tiny_encoder
+from tests.trial_of import SHAPES, shaped_encoder, tiny_encoder
 
 pytest.importorskip("openvino", reason="the extra 'openvino' is not installed")
 
@@ -55,17 +57,9 @@ def packed(encoded: Gaussian) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:of .* sentences")
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"pooling": "mean", "mean_activation": "none", "dim": 7, "variance_head": "sigma"}, {"towers": "encoders"}],
-    ids=["first token, tanh", "mean of tokens, no activation, 7 dimensions, sigma", "two backbones"],
-)
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 def test_float32_gives_the_numbers_of_torch(tiny_backbone: Path, changes: dict[str, Any], tmp_path: Path) -> None:
-    encoder = tiny_encoder(tiny_backbone, **changes)
-    if encoder.second_backbone is not None:
-        with torch.no_grad():
-            # As after training: the two differ.
-            encoder.second_backbone.embeddings.word_embeddings.weight.mul_(1.5)  # type: ignore[union-attr, operator]
+    encoder = shaped_encoder(tiny_backbone, **changes)
     encoder.relation_head = drawn_relation()
     folder = saved(encoder, tmp_path / "model", canaries=False)
     expected, loaded = encoder.encode(TEXTS), pipeline.load(folder, engine="openvino")
@@ -163,6 +157,8 @@ def test_a_corpus_is_searched_by_the_engine_that_encoded_it(
     for engine in ENGINES:
         encode(["texts.parquet", engine, "--column", "text", "--keep", "text", "--model", folder, "--engine", engine])
         own = pipeline.load(folder, engine=engine)
+        versions = json.loads((root / engine / "_manifest.json").read_text(encoding="utf-8"))["parts"][0]["versions"]
+        assert versions == library_versions(*(() if engine == "torch" else ("openvino", "nncf")))
         torch.testing.assert_close(read_gaussians(engine).gaussians.mean, own.encode(SENTENCES).mean, rtol=0, atol=1e-5)
         capsys.readouterr()
         search([engine, SENTENCES[0], "--model", folder, "-k", "3"])

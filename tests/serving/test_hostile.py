@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import http.client
 import json
 import resource
@@ -23,6 +22,8 @@ import torch
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from bench import hostile
+from bench.hostile import HEAD, KINDS, LIVE, MB, SLOW, upload
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.serving.connections import BoundedHttp, Connections
 from pipeline.serving.limits import Limits
@@ -32,8 +33,6 @@ pytestmark = pytest.mark.faults
 
 FILES = 1024
 PAIR = {"a": ["A dog runs."], "b": ["An animal runs."]}
-HEAD = b"POST /encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-MB = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,7 @@ class Honest:
 def honest(server: Server) -> Iterator[Honest]:
     """Honest clients that ask meanwhile; in the end all their answers were right, and none came too late.
 
-    How much later than on a quiet machine is for `make bench NAME=serving` to say.
+    How much later than on a quiet machine is for `make bench NAME=hostile` to say.
     """
     before = server.process.memory_info().rss
     clients = Honest(server)
@@ -109,9 +108,7 @@ def honest(server: Server) -> Iterator[Honest]:
 
 
 def connected(server: Server, sent: bytes = b"") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    connection.sendall(sent)
-    return connection
+    return hostile.connected(server.port, sent)
 
 
 def said(connection: socket.socket, until: float = 0) -> bytes:
@@ -132,14 +129,8 @@ def said(connection: socket.socket, until: float = 0) -> bytes:
 
 def test_slow_clients_are_ended(server: Server) -> None:
     """Headers, bodies and silence, 500 connections of each: far more than the server has files for."""
-    kinds = [
-        b"",
-        b"GET /live HTTP/1.1\r\nA",
-        HEAD + b"Content-Length: 7000000\r\n\r\n{",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
-    ]
     with honest(server):
-        slow = [connected(server, kind) for _ in range(500) for kind in kinds]
+        slow = [connected(server, kind) for _ in range(500) for kind in SLOW]
         start = time.monotonic()
         while time.monotonic() < start + 9:
             for connection in slow[-200:]:
@@ -166,16 +157,12 @@ def test_ten_thousand_idle_connections_keep_nobody_out(server: Server) -> None:
         assert server.process.num_fds() < FILES
 
 
-def large(count: int, size: int) -> bytes:
-    return HEAD + f"Content-Length: {size}\r\n\r\n".encode() + b" " * count
-
-
 def test_large_bodies_that_stop_before_their_end_make_room(server: Server) -> None:
     with honest(server):
         uploads = [connected(server) for _ in range(40)]
         for connection in uploads:
             with suppress(OSError):
-                connection.sendall(large(6 * MB, 7 * MB))
+                connection.sendall(upload(7 * MB, sent=6 * MB))
         answers = [said(connection) for connection in uploads]
     # Those that had a place until they sent nothing for too long.
     crowded = [answer for answer in answers if b"408" not in answer]
@@ -201,41 +188,41 @@ def test_a_body_without_a_length_is_refused(server: Server) -> None:
 def test_pipelined_requests_are_answered_in_order_and_bounded(server: Server) -> None:
     body = json.dumps({"sentences": ["A dog."]}).encode()
     one = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-    live = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    few = said(connected(server, one + live * 7 + live.replace(b"Host", b"Connection: close\r\nHost")))
+    few = said(connected(server, one + LIVE * 7 + LIVE.replace(b"Host", b"Connection: close\r\nHost")))
     assert few.count(b"HTTP/1.1 200") == 9
     assert b'"mean"' in few.partition(b"live")[0]
     with honest(server):
         flood = [connected(server) for _ in range(20)]
         for connection in flood:
             with suppress(OSError):
-                connection.sendall(one + live * 20_000)
+                connection.sendall(one + LIVE * 20_000)
         for connection in flood:
             assert 1 <= said(connection).count(b"HTTP/1.1 200") <= 10
 
 
-WIDE = 1_300_000
-BODIES = {
-    "wrong items": b'{"sentences": [' + b"1," * (3 * WIDE) + b"1]}",
-    "lists": b'{"sentences": [' + b"[]," * (2 * WIDE) + b"1]}",
-    "keys": b"{" + b",".join(b'"%x":1' % number for number in range(WIDE // 2)) + b"}",
-    "deep": b'{"sentences": ' + b"[" * (6 * WIDE),
-    "a key": b'{"' + b"a" * (6 * WIDE) + b'": 1, "sentences": ["a"]}',
-    "a number": b'{"sentences": ["a"], "k": ' + b"1" * (6 * WIDE) + b"}",
-    "an exponent": b'{"sentences": ["a"], "k": 1e999999999}',
-    "surrogates": b'{"sentences": ["' + rb"\ud83d" * WIDE + b'"]}',
-    "an open text": b"1" * (3 * WIDE) + b'"' + b"," * (3 * WIDE),
-    "white space": b'{"sentences": [' + b",".join([b'"' + b" " * 19_000 + b'"'] * 400) + b"]}",
-    "zip": gzip.compress(b" " * (800 * MB), 1)[: 8 * MB],
-}
+def test_a_request_that_asks_for_another_protocol_is_answered(server: Server) -> None:
+    """As Java's client and `curl --http2` do with their first request. A tunnel is refused."""
+    body = json.dumps(PAIR).encode()
+    asks = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA\r\n"
+    head = HEAD.replace(b"/encode", b"/similarity") + asks + b"Content-Length: %d\r\n\r\n" % len(body)
+    expected = server.good("/similarity", PAIR)
+    with connected(server, head + body + head) as connection:
+        for rest in (body, b""):
+            got = b""
+            while b"}" not in got:
+                got += (more := connection.recv(65536))
+                assert more
+            assert got.startswith(b"HTTP/1.1 200") and json.loads(got.partition(b"\r\n\r\n")[2]) == expected
+            connection.sendall(rest)
+    assert said(connected(server, b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 400")
 
 
-@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_hostile_body_is_refused_at_once(server: Server, kind: str) -> None:
     with honest(server):
         for _ in range(2):
             headers = {"Content-Encoding": "gzip"} if kind == "zip" else {}
-            status, answer = server.ask("/search", BODIES[kind], headers=headers)
+            status, answer = server.ask("/search", hostile.body(kind), headers=headers)
             assert (400 <= status < 500, len(json.dumps(answer)) < 2000) == (True, True), answer
 
 
@@ -272,9 +259,17 @@ def test_small_requests_do_not_wait_behind_large_ones(server: Server, encoder: G
 
 @pytest.fixture(scope="module")
 def with_replicas(registry: Registry, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ["--replicas", "1:2", "--max-concurrent", "2"]
+    # By another engine, since most tests of replicas are by torch.
+    options = ["--replicas", "1:2", "--max-concurrent", "2", "--engine", "openvino"]
     with serving(registry, tmp_path_factory.mktemp("replicas"), options) as running:
         yield running
+
+
+def test_replicas_compute_by_the_engine(server: Server, with_replicas: Server) -> None:
+    expected = server.good("/similarity", PAIR)
+    assert with_replicas.good("/similarity", PAIR)["similarity"] == pytest.approx(expected["similarity"], rel=1e-4)
+    for replica in with_replicas.replicas(1):
+        assert any("libopenvino" in held.path for held in replica.memory_maps())
 
 
 def test_too_many_requests_at_once_are_refused(with_replicas: Server) -> None:
