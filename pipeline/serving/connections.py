@@ -17,15 +17,18 @@ from pipeline.utils.logs import log
 
 HEADER_BYTES = 32_768
 """The most of a request that is not its body: its first line, its headers, the frame of a chunk, trailers."""
-LONG_HEADER = f"the headers of the request are larger than {HEADER_BYTES} bytes; send less in them"
+_LINES = 100
+LONG_HEADER = (
+    f"the headers of the request are larger than {HEADER_BYTES} bytes or have more than {_LINES} lines; send less in them"
+)
 HEADER_SECONDS = 10
 """Time for the headers of a request, from the start of the connection or from their first byte."""
-BURST = 64
+BURST = 4
 """Connections that are accepted at once, so that accepting many does not delay the others."""
-FILES = 64
+FILES = 8
 """Files of the page /docs that are sent at once."""
 # Files other than connections: those of the process itself and of the page, and connections that are accepted or just closed.
-_OTHER_FILES = 512
+_OTHER_FILES, _FEWEST = 512, 64
 # The most bytes of answers that wait for their clients to read, what one takes besides, and for how long a client may then read
 # nothing.
 _UNREAD, _ANSWERING, _UNREAD_SECONDS = 64_000_000, 250_000, 3
@@ -50,26 +53,30 @@ class Connections:
                 files = wanted
         self.limits, self.most = limits, limits.connections
         if files != resource.RLIM_INFINITY:
-            self.most = max(BURST, min(self.most, files - _OTHER_FILES))
+            self.most = max(_FEWEST, min(self.most, files - _OTHER_FILES))
         if self.most < limits.connections:
             log.warning(f"serve: at most {self.most} connections, since `ulimit -n` is {files}; raise it for more")
-        # The longest without a complete request and its answer first.
+        # The longest without a complete request and its answer first; of all, and of each address.
         self._all: dict[BoundedHttp, None] = {}
+        self._of: dict[str, dict[BoundedHttp, None]] = {}
 
     def add(self, new: BoundedHttp) -> None:
         """Take a connection, in place of another one if there are too many of its address or in all."""
-        same, every = [one for one in self._all if one.address == new.address], list(self._all)
-        self._all[new] = None
-        if rivals := same if len(same) >= self.limits.per_address else every if len(every) >= self.most else []:
+        same, every = self._of.setdefault(new.address, {}), self._all
+        if rivals := same if len(same) >= self.limits.per_address else every if len(every) >= self.most else {}:
             oldest = next((one for rank in range(_BUSY) for one in rivals if one.rank == rank), new)
             oldest.refuse(503, "too many connections are open; try again later")
             self._end(oldest)
+            if oldest is new:
+                return
+        self._all[new] = self._of.setdefault(new.address, {})[new] = None
 
     def answered(self, one: BoundedHttp) -> None:
         """Note that a connection got an answer: others are older now."""
         if one in self._all:
-            del self._all[one]
-            self._all[one] = None
+            for held in (self._all, self._of[one.address]):
+                del held[one]
+                held[one] = None
 
     def _end(self, one: BoundedHttp) -> None:
         one.transport.abort()
@@ -78,6 +85,10 @@ class Connections:
     def remove(self, one: BoundedHttp) -> None:
         """Forget a connection that has ended."""
         self._all.pop(one, None)
+        same = self._of.get(one.address, {})
+        same.pop(one, None)
+        if not same:
+            self._of.pop(one.address, None)
 
     async def watch(self) -> None:
         """End connections that are too slow, until cancelled."""
@@ -201,6 +212,18 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.abort()
         elif self._began is not None and now - self._began > HEADER_SECONDS:
             self.refuse(408, f"the headers of the request were not complete after {HEADER_SECONDS} s")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a line.
+
+        Raises:
+            ValueError: it is one too many.
+        """
+        if len(self.headers) >= _LINES:
+            if not self.busy:
+                self.refuse(431, LONG_HEADER)
+            raise ValueError("too many lines")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Begin to answer; the body has its own limits.

@@ -30,6 +30,9 @@ _BODY_SECONDS, _BODY_RATE = 10, 10_000
 _SLOW = f"the body of the request came too slowly; send at least {_BODY_RATE} bytes a second, or less at once"
 # A body of fewer bytes needs no share of the bytes that are answered together.
 _SMALL = 65_536
+# Bytes a second that are read of all larger bodies together. A model encodes far fewer, and parsing them faster would leave small
+# requests no time.
+_LARGE_RATE = 10_000_000
 
 
 class Guard:
@@ -42,6 +45,8 @@ class Guard:
         # Requests whose body is complete, and bytes of these bodies; bodies that are not complete, and bytes of those.
         self._in_progress = self._answering = self._uploaded = 0
         self._uploads: dict[asyncio.Timeout, bytearray] = {}
+        # When more of a large body may be read.
+        self._next_part = 0.0
         self._files = asyncio.Semaphore(FILES)
         metrics.in_progress.set_function(lambda: self._in_progress)
 
@@ -136,6 +141,9 @@ class Guard:
                         self._uploaded += len(part)
                         if len(parts) > most:
                             raise _too_large(most)
+                        if len(parts) > _SMALL:
+                            self._next_part = max(self._next_part, clock()) + len(part) / _LARGE_RATE
+                            await asyncio.sleep(self._next_part - clock())
                         if not message.get("more_body", False):
                             return bytes(parts)
                         if time_left in self._uploads and not time_left.expired():

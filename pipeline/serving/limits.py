@@ -20,7 +20,7 @@ class Limits:
 
     rows: int = field(default=1024, metadata={"help": "sentences, or pairs, in a request"})
     characters: int = field(default=20_000, metadata={"help": "characters in a sentence"})
-    bytes: int = field(default=8_000_000, metadata={"help": "bytes in the body of a request"})
+    bytes: int = field(default=2_000_000, metadata={"help": "bytes in the body of a request"})
     concurrent: int = field(default=256, metadata={"help": "requests in progress; more get status 503"})
     bytes_together: int = field(default=32_000_000, metadata={"help": "bytes of all bodies that arrive, and of all in work"})
     connections: int = field(default=2000, metadata={"help": "connections; idle ones make room for new ones"})
