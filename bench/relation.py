@@ -12,7 +12,7 @@ from bench.corpus import corpus
 from bench.data import BACKBONE, MAX_LENGTH
 from bench.measure import Row, compared, in_turn, peak_mb
 from pipeline.config.params import RelationParams
-from pipeline.evaluation.encoding import encode_share, reassemble
+from pipeline.evaluation.encoding import joined, share_of
 from pipeline.families.pairs.relation import calibrate
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
@@ -48,7 +48,7 @@ def tokens(pairs: int) -> Callable[[], object]:
     data, dev = corpus(), corpus().dev_pairs
     encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
     head = TokenHead(TokenProjection(encoder.mean_head.in_features, DIM)).eval()
-    sentences = reassemble([encode_share(encoder, data.dev, 0, 1, project=head.projection)], data.dev)
+    sentences = joined([(0, encoder.encode_rows(data.dev, share_of(data.dev, 0, 1), project=head.projection))], 1, data.dev)
     params = RelationParams(epochs=1, similarity_weight=0.25)
     relation = calibrate(head, sentences, dev, "kl", params, seed=1, pairs_digest="")
     rows = np.arange(TIMES * pairs) % len(dev)

@@ -35,7 +35,7 @@ class Product:
         self.module = BatchEncoder(self.encoder, bf16=BF16)
         self.optimizer = optimizer_for(self.encoder, self.train, 1e-4, HEADS)
         self.objective = make_objective("ent+con+rev", kind, TEMPERATURE)
-        self.batches = GlobalBatches(data.triplets[:, 0], batch_size, 1)
+        self.batches = GlobalBatches(len(data.triplets), data.triplets[:, 0].__getitem__, batch_size, 1)
         self.step_number, self.loss, self.workers = 0, loss, 1
 
     def step(self) -> None:

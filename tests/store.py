@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.data.schema import STS_SUFFIX
 from pipeline.data.table_io import sha256_tree, write_batches
-from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, TRIPLETS, Int32s, read_rows
+from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, TRIPLETS, Int32s, Rows, read_rows
 from pipeline.utils.atomic_io import write_json
 
 
@@ -71,6 +72,11 @@ def make_store(
         },
     )
     return folder
+
+
+def in_memory(columns: Mapping[str, npt.NDArray[Any]], directory: Path) -> Rows:
+    """Rows in memory."""
+    return Rows({name: [column] for name, column in columns.items()}, directory)
 
 
 def read_triplets(directory: Path) -> Int32s:

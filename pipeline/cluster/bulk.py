@@ -53,11 +53,11 @@ def encode_parts(
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     load: dict[str, Any] = {"model": on.share(model), "threads": on.params.threads(1), "use_gpu": on.use_gpu, "engine": engine}
     tries = on.params.max_failures + 1
-    fixed = {"plan": plan, "source": source, "out": out, "load": load, "versions": on.versions, "tries": tries}
-    left = {part.number for part in pending}
+    fixed = {"plan": plan.for_a_task(), "source": source, "out": out, "load": load, "versions": on.versions, "tries": tries}
+    left = {part.number: asdict(part) for part in pending}
     task: Any = _encode
     for attempt in range(1, tries + 1):
-        dataset = ray.data.from_items([{"number": number} for number in sorted(left)], override_num_blocks=len(left))
+        dataset = ray.data.from_items([part for _, part in sorted(left.items())], override_num_blocks=len(left))
         encoded = dataset.map(
             task,
             fn_kwargs=fixed,
@@ -72,7 +72,7 @@ def encode_parts(
                 if row["error"]:
                     raise UserError(row["error"])
                 done = Done(**json.loads(row["done"]))
-                left.remove(done.number)
+                del left[done.number]
                 yield done
             return
         except RayError as error:
@@ -85,7 +85,7 @@ def _encode(
     row: dict[str, Any], *, plan: Plan, source: str, out: str, load: dict[str, Any], versions: dict[str, str] | None, tries: int
 ) -> dict[str, str]:
     """Errors are returned, not raised: Ray Data would print pages of its own output above a raised error."""
-    part = plan.parts[int(row["number"])]
+    part = Part(**row)
     # Ray Data restarts a task without limit. What killed one process (most likely lack of memory) would kill the next ones too.
     if attempt_of_task() >= tries:
         rows = f"rows {part.first_row} to {part.first_row + part.rows - 1}"

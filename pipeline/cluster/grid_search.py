@@ -20,6 +20,7 @@ from pipeline.cluster.session import Session
 from pipeline.cluster.training_run import SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
+from pipeline.data.token_store import digest
 from pipeline.storage.object_store import private_folder
 from pipeline.trials.early_stopping import Stopper
 from pipeline.trials.store import TrialStore, pause
@@ -105,6 +106,7 @@ def _train(
     fixed = {
         "train_tokens": on.share(store.train_tokens),
         "dev_tokens": on.share(store.dev_tokens),
+        "sums": [digest(store.train_tokens), digest(store.dev_tokens)],
         "backbone": backbone_files.share(folders[0].trial.model, on),
         "storage": store.remote or str(store.storage),
         "search": search,

@@ -15,6 +15,7 @@ from pipeline.cluster.gauges import SYSTEM, Gauges, system_metrics
 from pipeline.cluster.session import check_this_node
 from pipeline.cluster.training_run import storage_of_trial
 from pipeline.config.execution import ClusterParams
+from pipeline.data.token_store import digest
 from pipeline.distributed import collectives
 from pipeline.identity.digests import check_here
 from pipeline.models.backbone import bring
@@ -24,7 +25,7 @@ from pipeline.trials.progress_log import BackgroundSync
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Trial
 from pipeline.trials.trial_folder import TrialFolder
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import RunError, UserError
 
 # Seconds that a worker waits for an earlier writer of the folder. A file server releases the locks of a dead host after about 90.
 _WRITER_PATIENCE = 180.0
@@ -118,6 +119,9 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                     bring(folder.trial.model.backbone, folder.trial.model.revision, found(config["backbone"]))
                 check_here(folder.trial)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
+                for store, sums in zip(stores, config["sums"], strict=True):
+                    if digest(store) != sums:
+                        raise RunError(f"{store}: has changed since the trial was planned; run dvc repro again")
                 if config["standing"]:
                     homes = _homes(device)
                     if first:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.utils.atomic_io import sha256_file
-from pipeline.utils.errors import UserError, passes
+from pipeline.utils.errors import RunError, UserError, passes
 
 MANIFEST = "tokens.json"
 SENTENCES = "sentences"
@@ -48,6 +48,8 @@ NUMBERS = ("document", "position", "class", "part", "operation", "two_way")
 """Columns of whole numbers of a table, where it has them; the others are sentences."""
 
 Int32s = npt.NDArray[np.int32]
+MOST = np.iinfo(np.int32).max
+"""The largest number of a sentence, or of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +180,44 @@ class TokenStore:
 class Rows:
     """n rows of one kind, as sentence indices."""
 
-    columns: Mapping[str, npt.NDArray[Any]]
-    """(n,) sentence indices by column, and what the file has of `NUMBERS`; the file is mapped, not read, as long as it has one
-    batch."""
+    pieces: Mapping[str, Sequence[npt.NDArray[Any]]]
+    """Column → its (n,) sentence indices, or numbers if it is one of `NUMBERS`, in the pieces in which the file is mapped."""
     directory: Path
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return sum(map(len, next(iter(self.pieces.values()))))
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """(n,) a column; copied if it has several pieces."""
+        return np.concatenate(pieces) if len(pieces := self.pieces[name]) > 1 else pieces[0]
 
     def stacked(self, *names: str) -> Int32s:
-        """(n, names) sentence indices of some columns."""
-        return np.stack([self.columns[name] for name in names], axis=1)
+        """(n, names) some columns, copied."""
+        return np.stack([self.column(name) for name in names], axis=1)
+
+    def at(self, rows: npt.NDArray[np.integer], *names: str) -> Int32s:
+        """(b, names) some columns of the rows with these numbers; nothing else is read."""
+        order, values = np.argsort(rows), np.empty((len(rows), len(names)), np.int32)
+        starts = np.cumsum([0, *map(len, self.pieces[names[0]])])
+        ascending = rows[order]
+        ends = np.searchsorted(ascending, starts)
+        for k in np.flatnonzero(np.diff(ends)).tolist():
+            part = slice(ends[k], ends[k + 1])
+            within = ascending[part] - starts[k]
+            for column, name in enumerate(names):
+                values[order[part], column] = self.pieces[name][k][within]
+        return values
+
+
+def as_int32(numbers: npt.NDArray[np.integer]) -> Int32s:
+    """Numbers of sentences or documents, as they are stored.
+
+    Raises:
+        UserError: there are more of them than that.
+    """
+    if numbers.max(initial=0) > MOST:
+        raise UserError(f"the data has more than {MOST:,} different sentences or documents, which is the most; take fewer rows")
+    return numbers.astype(np.int32)
 
 
 def open_store(directory: Path) -> TokenStore:
@@ -217,6 +246,45 @@ def open_store(directory: Path) -> TokenStore:
     return store
 
 
+class Reading:
+    """A store while it is read, whose files are mapped: who changes one changes what is read.
+
+    A file that is replaced or removed does no harm, since the mapped one stays.
+
+    Raises:
+        UserError: the store is not complete.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Note what the files are now, before the store is opened."""
+        self.directory, self._sums = directory, read_manifest(directory)["sha256"]
+        try:
+            self._files = {name: _stamp(directory / name) for name in self._sums}
+        except FileNotFoundError as error:
+            raise _broken(Path(error.filename)) from None
+
+    def check(self, *, whole: bool = False) -> None:
+        """Check that no file has changed.
+
+        Args:
+            whole: read the files again, and not only their sizes and times.
+
+        Raises:
+            RunError: one has changed.
+        """
+        for name, before in self._files.items():
+            file = self.directory / name
+            with suppress(FileNotFoundError):
+                inode, *now = _stamp(file)
+                if inode == before[0] and (now != [*before[1:]] or (whole and sha256_file(file) != self._sums[name])):
+                    raise RunError(f"{file}: has changed while it was read, so no result counts; run dvc repro -f tokenize")
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def read_rows(directory: Path, kind: str) -> Rows:
     """The rows of one kind (such as `triplets` in data/tokens/train).
 
@@ -227,10 +295,11 @@ def read_rows(directory: Path, kind: str) -> Rows:
     if kind not in kinds:
         raise UserError(f"{directory}: has no rows of kind {kind!r}; it has {', '.join(kinds) or 'no rows of any kind'}")
     path = directory / f"{kind}.arrow"
-    columns = read_table(path)
-    if columns.keys() - set(NUMBERS) != set(kinds[kind]):
+    table = _mapped(path)
+    if set(table.column_names) - set(NUMBERS) != set(kinds[kind]):
         raise _broken(path)
-    return Rows(columns, directory)
+    pieces = {name: [chunk.to_numpy() for chunk in table[name].chunks] or [table[name].to_numpy()] for name in table.column_names}
+    return Rows(pieces, directory)
 
 
 def digest(directory: Path) -> str:

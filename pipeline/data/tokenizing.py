@@ -5,7 +5,7 @@ All text is streamed; the database of `scratch` finds the cells that contain the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pipeline.data.scratch import Database, database, in_order
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import Column, all_or_nothing, open_parquet, sha256_tree, write_batches
 from pipeline.data.token_sets import SET_COLUMNS, SETS
-from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
+from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS, as_int32
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
@@ -28,6 +28,8 @@ OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
 # Sentences passed to the tokenizer at a time: bounds memory, and is more than enough for its threads.
 _CHUNK = 16_384
+# Rows of a piece of a table in a token store.
+_PIECE = 2**20
 
 
 def tokenize(
@@ -66,7 +68,7 @@ def tokenize(
                 numbers = _numbers(tables, connection)
                 sentences = SentenceWriter(work / store / SENTENCES, encoder, shard_sentences)
                 for name, table in tables.items():
-                    write_batches(work / store / f"{name}.arrow", _indexed(table, numbers, sentences))
+                    write_batches(work / store / f"{name}.arrow", _larger(_indexed(table, numbers, sentences)))
                 counts = sentences.close()
             kinds = {name: list(table.kind) for name, table in tables.items() if table.kind}
             names = [name for name in tables if name not in kinds]
@@ -144,7 +146,7 @@ def _indexed(table: PreparedTable, numbers: Column, sentences: SentenceWriter) -
     for batch in table:
         cells = _cells(batch, table.columns)
         positions = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
-        number = numbers.take(len(positions)).to_numpy().astype(np.int32)
+        number = as_int32(numbers.take(len(positions)).to_numpy())
         highest_before = np.maximum.accumulate(np.concatenate(([sentences.written - 1], number)))[:-1]
         sentences.write(cells.take(pa.array(positions[number > highest_before])))
         index = np.full(len(cells), MISSING, dtype=np.int32)
@@ -155,6 +157,18 @@ def _indexed(table: PreparedTable, numbers: Column, sentences: SentenceWriter) -
         if "label" in batch.schema.names and "class" not in rows:
             rows |= {name: _label_codes(batch, name) for name in ("label", "reverse_label")}
         yield pa.record_batch(list(rows.values()), names=list(rows))
+
+
+def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of about `_PIECE`, since each step of a training reads from all batches."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= _PIECE:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held = []
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches() or held[:1]
 
 
 def _cells(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:

@@ -5,11 +5,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Numbers = NDArray[np.integer[Any]]
+Source = Callable[[Numbers], Numbers]
 
 
 class EpochBatches(ABC):
@@ -20,24 +24,24 @@ class EpochBatches(ABC):
 
     Args:
         length: rows of an epoch.
-        source: (rows of the file,) what a row is of: rows with equal numbers are of the same source.
+        source: gives what each of some rows of the file is of: rows with equal numbers are of the same source.
         batch_size: maximum number of rows in a global batch.
         seed: seed of the draws.
     """
 
-    def __init__(self, length: int, source: NDArray[np.integer[Any]], batch_size: int, seed: int) -> None:
+    def __init__(self, length: int, source: Source, batch_size: int, seed: int) -> None:
         self._length, self._source, self._seed = length, source, seed
         self.steps_per_epoch = -(-length // batch_size)
         self._epoch = lru_cache(maxsize=1)(self._rows_of_epoch)
 
     @abstractmethod
-    def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
+    def _rows_of_epoch(self, epoch: int) -> Numbers:
         """(length,) row numbers of the file, in the order of the epoch."""
 
     def __len__(self) -> int:
         return self._length
 
-    def rows(self, step: int) -> NDArray[np.int64]:
+    def rows(self, step: int) -> Numbers:
         """(n,) row numbers of a step's global batch; steps are counted over all epochs."""
         epoch, within = divmod(step, self.steps_per_epoch)
         small, larger = divmod(self._length, self.steps_per_epoch)
@@ -46,5 +50,5 @@ class EpochBatches(ABC):
 
     def same_source(self, step: int) -> int:
         """Number of ordered pairs of different rows in a step's batch that are of the same source."""
-        _, counts = np.unique(self._source[self.rows(step)], return_counts=True)
+        _, counts = np.unique(self._source(self.rows(step)), return_counts=True)
         return int((counts * (counts - 1)).sum())

@@ -21,6 +21,7 @@ from pipeline.data.generated.premises import Split
 from pipeline.data.readers import GENERATED
 from pipeline.data.schema import BATCH_ROWS, DEV, PROMOTION
 from pipeline.data.table_io import ROW_GROUP, ParquetFile, open_parquet
+from pipeline.data.token_store import as_int32
 from pipeline.families.family import dev_sets, promotion_sets
 
 Spec = TypeVar("Spec")
@@ -143,7 +144,7 @@ def placed(scratch: Path, place: NDArray[np.int16]) -> Iterator[tuple[pa.RecordB
     """
     number = np.zeros(len(place), np.int32)
     for k in np.unique(place).tolist():
-        number[place == k] = np.arange((place == k).sum())
+        number[place == k] = as_int32(np.arange((place == k).sum()))
     with open_parquet(scratch) as source:
         for batch in source.iter_batches(BATCH_ROWS):
             document = batch["document"].to_numpy()

@@ -68,7 +68,7 @@ class Batches(Protocol):
         """Number of rows that are trained on."""
         ...
 
-    def rows(self, step: int) -> NDArray[np.int64]:
+    def rows(self, step: int) -> NDArray[np.integer[Any]]:
         """(n,) row numbers of a step's global batch, as in KIND.parquet."""
         ...
 

@@ -139,15 +139,18 @@ class History:
         return [*decisions, asked].index(asked) + 1, known
 
 
-def read(client: MlflowClient, name: str) -> History:
+def read(client: MlflowClient, name: str, known: History | None = None) -> History:
     """Read the log. Entries that were overtaken do not count.
+
+    Args:
+        known: was read before; only what follows is read now, since a long log takes seconds.
 
     Raises:
         UserError: something else wrote into the log, perhaps a newer version of this package.
     """
-    events: list[Event] = []
-    last, champion = 0, None
-    for stored in all_versions(client, f"name = '{log_of(name)}'"):
+    known = known or History(name, ())
+    events, last, champion = [*known.events], known.last, known.champion
+    for stored in all_versions(client, f"name = '{log_of(name)}' and version_number > {last}"):
         number = int(stored.version)
         try:
             entry = json.loads(stored.tags[_TAG])
@@ -183,19 +186,23 @@ def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | 
     Raises:
         UserError: others were faster every time.
     """
+    history = None
     for attempt in range(_PATIENCE):
-        history = read(client, name)
-        change = decide(history)
-        if change is None or _appended(client, history, change):
-            repair_aliases(client, name)
-            return read(client, name)
+        history, mine = read(client, name, history), None
+        if (change := decide(history)) is not None:
+            mine = _append(client, history, change)
+            history = read(client, name, history)
+        # An overtaken entry is not deleted: while a version is being deleted, others see it without its tags.
+        if change is None or any(event.id == mine for event in history.events):
+            repair_aliases(client, name, history)
+            return read(client, name, history)
         # A random pause, so that the writers do not collide again.
         time.sleep(random.uniform(0, 0.05 * min(attempt + 1, 10)))
     raise UserError(f"{name}: the registry changed {_PATIENCE} times while this was being decided; run it again")
 
 
-def _appended(client: MlflowClient, history: History, change: Change) -> bool:
-    """Try to enter the change as the next one after `history`; returns whether it counts."""
+def _append(client: MlflowClient, history: History, change: Change) -> str:
+    """Try to enter the change as the next one after `history`; returns the id of the entry, which may not count."""
     # If a lost answer makes MLflow repeat the call, there are two entries; the second does not count.
     mine = uuid4().hex
     entry = {"id": mine, "before": history.last, "change": asdict(change), "by": user_at_host()}
@@ -213,14 +220,17 @@ def _appended(client: MlflowClient, history: History, change: Change) -> bool:
         # MLflow gives up after three version numbers that others took first.
         if "Giving up after" not in str(error) and "database is locked" not in str(error):
             raise
-    # An overtaken entry is not deleted: while a version is being deleted, others see it without its tags.
-    return any(event.id == mine for event in read(client, history.name).events)
+    return mine
 
 
-def repair_aliases(client: MlflowClient, name: str) -> list[str]:
-    """Set the aliases to what the log says; returns a line for each alias that was wrong."""
+def repair_aliases(client: MlflowClient, name: str, history: History | None = None) -> list[str]:
+    """Set the aliases to what the log says; returns a line for each alias that was wrong.
+
+    Args:
+        history: was read before.
+    """
     lines: list[str] = []
-    while (history := read(client, name)).events:
+    while (history := read(client, name, history)).events:
         aliases = client.get_registered_model(name).aliases
         for alias, version in ((CHAMPION, history.champion), (CHALLENGER, history.challenger)):
             now = int(aliases[alias]) if alias in aliases else None
@@ -239,6 +249,6 @@ def repair_aliases(client: MlflowClient, name: str) -> list[str]:
                 client.delete_registered_model_alias(name, alias)
             lines.append(line)
         # Another writer may have entered a change meanwhile and set the alias before we did.
-        if read(client, name).last == history.last:
+        if read(client, name, history).last == history.last:
             break
     return lines

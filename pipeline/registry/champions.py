@@ -182,10 +182,11 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
         UserError: there is no such model.
     """
     with tracker.calls() as client:
-        lines, versions = repair_aliases(client, name), all_versions(client, f"name = '{name}'")
+        history = read(client, name)
+        lines, versions = repair_aliases(client, name, history), all_versions(client, f"name = '{name}'")
         if not versions:
             raise UserError(f"the registry has no version of a model {name!r}; `dvc repro` registers one")
-        return read(client, name), lines, versions
+        return read(client, name, history), lines, versions
 
 
 def _by_the_rule(

@@ -21,7 +21,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from pipeline.identity.source import modules_of
 from pipeline.models.model_dir import CARD
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
-from pipeline.tracking.server import Tracker
+from pipeline.tracking.server import Tracker, every
 from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file, write_sums
 from pipeline.utils.errors import UserError
 
@@ -86,12 +86,7 @@ def tag_of(version: ModelVersion, tag: str) -> str:
 
 def all_versions(client: MlflowClient, where: str | None = None) -> list[ModelVersion]:
     """Every version that a filter of MLflow's matches, by name and number; by default all versions of all models."""
-    versions: list[ModelVersion] = []
-    token = None
-    while token != "":
-        page = client.search_model_versions(where, max_results=1000, page_token=token)
-        versions += page
-        token = page.token or ""
+    versions = every(lambda token: client.search_model_versions(where, max_results=1000, page_token=token))
     return sorted(versions, key=lambda version: (version.name, int(version.version)))
 
 

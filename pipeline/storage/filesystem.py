@@ -84,12 +84,12 @@ class Place:
         data = self.read_bytes(name)
         return None if data is None else data.decode("utf-8")
 
-    def read_bytes(self, name: str) -> bytes | None:
-        """The content of a file; None if it does not exist."""
+    def read_bytes(self, name: str, most: int | None = None) -> bytes | None:
+        """The content of a file, or `most` bytes of it; None if it does not exist."""
         with self._errors(name):
             try:
                 with self.fs.open_input_stream(name) as stream:
-                    return stream.read()
+                    return stream.read(most)
             except FileNotFoundError:
                 return None
 

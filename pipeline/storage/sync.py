@@ -39,11 +39,20 @@ class Mirror:
     _held: dict[str, str] = field(default_factory=dict[str, str])
     """Folder name → digest of the object that it holds locally."""
 
+    def pull_files(self, *names: str) -> None:
+        """Download small text files; those that the storage lacks are removed locally too."""
+        for name in names if self.storage is not None else ():
+            text = self.storage.read(f"{self.name}/{name}")  # type: ignore[union-attr]
+            if text is None:
+                self._drop(name)
+            else:
+                write_text(self.folder / name, text)
+
     def pull(self, *names: str, version: str = "") -> list[str]:
-        """Download files and folders; those that the storage lacks are removed locally too.
+        """Download folders; those that the storage lacks are removed locally too.
 
         Args:
-            version: the version to get, for folders that are kept in several versions.
+            version: the version to get, where several are kept.
 
         Returns:
             faults of folders whose pointer names a missing or damaged object; these are then removed on both sides.
@@ -53,22 +62,18 @@ class Mirror:
             return faults
         for name in names:
             ref = self.storage.read(self._pointer(name, version))
-            if ref is not None:
-                try:
-                    if self._held.get(name) != ref or not (self.folder / name).is_dir():
-                        self.storage.get(ref, self.folder / name)
-                        self._held[name] = ref
-                except NotAnObject as fault:
-                    faults.append(f"{name}: {str(fault).partition(';')[0]}")
-                    # Otherwise `put` would count the same content as already sent.
-                    self.storage.forget(ref)
-                    self._drop(name)
-                continue
-            text = self.storage.read(f"{self.name}/{name}")
-            if text is None:
+            if ref is None:
                 self._drop(name)
-            else:
-                write_text(self.folder / name, text)
+                continue
+            try:
+                if self._held.get(name) != ref or not (self.folder / name).is_dir():
+                    self.storage.get(ref, self.folder / name)
+                    self._held[name] = ref
+            except NotAnObject as fault:
+                faults.append(f"{name}: {str(fault).partition(';')[0]}")
+                # Otherwise `put` would count the same content as already sent.
+                self.storage.forget(ref)
+                self._drop(name)
         return faults
 
     def push(self, *names: str, version: str = "") -> None:

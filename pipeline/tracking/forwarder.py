@@ -6,6 +6,7 @@ training run and no metric is lost. Workers need no connection to the server, an
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,6 +25,8 @@ from pipeline.utils.logs import log
 
 # Seconds between two looks at the folders.
 _POLL = 0.5
+# Of the trials that have not begun, so many are looked at each time: the next ones, and others in turn.
+_NEXT, _IN_TURN = 8, 4
 
 
 def report_known(
@@ -74,13 +77,13 @@ def watched(
         UserError: MLflow still fails when the block has ended; the trials' results are safe in their folders.
     """
     watches = [_Watch(folder.for_another_thread(), name, tracker, parent, rule) for folder, name in trials]
-    stop = threading.Event()
+    stop, turns = threading.Event(), itertools.count()
 
     def loop() -> None:
         warned = False
         while not stop.wait(_POLL):
             try:
-                for watch in watches:
+                for watch in _worth_a_look(watches, next(turns)):
                     watch.look()
                 warned = False
             except UserError as error:
@@ -108,6 +111,19 @@ def watched(
                     raise
 
 
+def _worth_a_look(watches: Sequence[_Watch], turn: int) -> list[_Watch]:
+    """The trials that run, and some of those that have not begun: the next ones, and others in turn.
+
+    A look at a trial in a remote storage is several requests, and most of a thousand trials have nothing to say for days.
+    """
+    left = [watch for watch in watches if not watch.ended]
+    running = [watch for watch in left if watch.begun and not watch.stopped]
+    waiting = [watch for watch in left if not watch.begun]
+    others = waiting[_NEXT:] + [watch for watch in left if watch.stopped]
+    start = turn * _IN_TURN % max(len(others), 1)
+    return running + waiting[:_NEXT] + others[start : start + _IN_TURN]
+
+
 class _Watch:
     """The state of one watched trial: what has been printed, what MLflow has, and what is still to be logged."""
 
@@ -121,19 +137,19 @@ class _Watch:
         self._records.notes.clear()
         self._run_id: str | None = None
         self._logged: set[int] | None = None
-        self._stopped = False
-        self._ended = False
+        self.begun = self.stopped = self.ended = False
         self._where: dict[str, Any] = {}
 
     def look(self, *, last: bool = False) -> None:
         """Print and log new progress; end the MLflow run when the trial has ended."""
-        if self._ended:
+        if self.ended:
             return
         if last:
             self._folder.refresh()
         else:
             self._folder.pull_notes()
         new = self._records.read()
+        self.begun |= bool(new)
         if new and new[-1]["step"] == new[-1]["total_steps"]:
             self._folder.refresh()
         while self._records.notes:
@@ -151,16 +167,16 @@ class _Watch:
             self._log()
         if outcome is not None:
             mlflow_runs.end_trial(self._tracker, self._run(), outcome, how=str(self._folder.timing()))
-            self._ended = True
+            self.ended = True
         elif reason is not None:
             mlflow_runs.fail_trial(self._tracker, self._run(), reason)
-            self._ended = True
-        elif self._rule is not None and not self._stopped and (stop := self._folder.stop(self._rule)) is not None:
+            self.ended = True
+        elif self._rule is not None and not self.stopped and (stop := self._folder.stop(self._rule)) is not None:
             # The trial has not ended yet: its workers take a few more steps, and may even reach the last one.
             log.info(f"{self._name}  {stop}")
             self._log()
             mlflow_runs.stop_trial(self._tracker, self._run(), stop)
-            self._stopped = True
+            self.stopped = True
 
     def _say_device(self, record: dict[str, Any]) -> None:
         """Print on which device and in which precision the trial runs, and why, when it begins and when that changes."""

@@ -24,7 +24,7 @@ from pipeline.config.params import Params, flat_params
 from pipeline.config.paths import PROFILE
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.tracking.datasets import data_sets
-from pipeline.tracking.server import Tracker, impatient, open_tracker
+from pipeline.tracking.server import Tracker, every, impatient, open_tracker
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
@@ -255,7 +255,7 @@ def _end(tracker: Tracker, run_id: str, status: str, tags: Mapping[str, str] | N
 
 def _find(tracker: Tracker, tags: Mapping[str, str], more: str = "") -> list[Run]:
     where = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()) + more
-    return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
+    return every(lambda token: tracker.client.search_runs([tracker.experiment_id], where, max_results=1000, page_token=token))
 
 
 def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float], step: int) -> None:

@@ -7,13 +7,15 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlparse
 
 from mlflow.exceptions import MlflowException
+from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,10 +25,20 @@ from pipeline.utils.errors import RunError, UserError, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.uris import uri_of_environment, without_password
 
+T = TypeVar("T")
 # Default passwords from examples by MLflow and others, past and present.
 _KNOWN = ("password", "password1234", "admin", "mlflow", "changeme")
 # By default, MLflow waits four minutes per call for a server that does not answer; with these settings about five seconds.
 _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+
+
+def every(page: Callable[[str | None], PagedList[T]]) -> list[T]:
+    """All that a search of MLflow's finds, which it gives in pages: `page` gets the token of the next one."""
+    found, token = [], None
+    while token != "":
+        found += (some := page(token))
+        token = some.token or ""
+    return found
 
 
 def tracking_uri(params: TrackingParams, root: Path) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from pipeline.data.token_sets import with_own_sentences
-from pipeline.data.token_store import open_store, read_rows
+from pipeline.data.token_store import Reading, open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
 from pipeline.distributed.transfer import HostCopy
@@ -84,6 +84,7 @@ def train(
         Paused: `pause` returned True.
         UserError: a token store is damaged or lacks the objective's rows, there are fewer rows than a batch needs, or the loss or
             the development score is not finite. All workers raise the latter at the same step: the next that reports or saves.
+        RunError: a store was changed meanwhile.
     """
     run = _Run(train_tokens, dev_tokens, folder, report, device, pause)
     with closing(run.checkpoints):
@@ -104,6 +105,7 @@ class _Run:
     ) -> None:
         trial = folder.trial
         self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
+        self.reading = [Reading(store) for store in (train_tokens, dev_tokens)]
         self.store, rows = open_store(train_tokens), read_rows(train_tokens, trial.objective.row_kind)
         self.objective = trial.objective.make()
         # Other sentences would change the last digits of a score, by the sentences that are encoded together.
@@ -270,7 +272,13 @@ class _Run:
         self.history.append({key: getattr(progress, key) for key in ("step", "loss", "learning_rate", "score")})
         self.report(progress)
 
+    def _check_data(self, *, whole: bool = False) -> None:
+        """Check that no batch can have come from other data than the trial's."""
+        for reading in self.reading:
+            reading.check(whole=whole)
+
     def _save(self, step: int, seconds: float) -> None:
+        self._check_data()
         state = {name: getattr(self, name) for name in ("best_step", "best_score", "history", "losses", "ran")}
         state |= {"digest": self.trial.digest, "step": step, "seconds": seconds}
         self.checkpoints.save(state, partial(self._write_best, step, self.best_step, self.best_score))
@@ -300,6 +308,7 @@ class _Run:
         return int(state["step"])
 
     def _finish(self, seconds: float) -> Outcome:
+        self._check_data(whole=True)
         weights = ""
         self.checkpoints.wait()
         if collectives.rank() == 0:

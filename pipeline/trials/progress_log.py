@@ -125,7 +125,7 @@ class BackgroundSync:
         warned = False
         while not self._over.wait(_EVERY):
             try:
-                self._mirror.pull(STOPPED, PAUSE)
+                self._mirror.pull_files(STOPPED, PAUSE)
                 with self._sending:
                     # Once the run has ended, its folder may be gone, and `push` would delete the records in the storage too.
                     if self._over.is_set():

@@ -72,7 +72,7 @@ class TrialFolder:
 
     def refresh(self) -> None:
         """Download what others have written; if the trial is finished, its model too."""
-        self._mirror.pull(OUTCOME, FAILURE, STOPPED, RECORDS)
+        self._mirror.pull_files(OUTCOME, FAILURE, STOPPED, RECORDS)
         if (weights := self._weights()) is not None:
             self._mirror.pull(BEST, version=weights)
 
@@ -139,7 +139,7 @@ class TrialFolder:
 
     def note_failure(self, reason: str) -> None:
         """Record that the trial failed for good, unless another process has already recorded a reason."""
-        self._mirror.pull(FAILURE)
+        self._mirror.pull_files(FAILURE)
         if self.failure() is None:
             self._mirror.write(FAILURE, json_text({"reason": reason}))
 
@@ -163,7 +163,7 @@ class TrialFolder:
         # Callers poll many times a second.
         if time.monotonic() - self._pulled >= 2.0:
             self._pulled = time.monotonic()
-            self._mirror.pull(RECORDS, FAILURE, STOPPED)
+            self._mirror.pull_files(RECORDS, FAILURE, STOPPED)
 
     def note(self, text: str) -> None:
         """Write a note between two reports and upload it at once."""
@@ -230,7 +230,7 @@ class TrialFolder:
                 return False
             with held(self.path / WRITER_LOCK, 0.0) as free:
                 return not free
-        self._mirror.pull(WRITER)
+        self._mirror.pull_files(WRITER)
         return _text(self.path / WRITER) == search
 
     def asked_to_stop(self) -> bool:
@@ -255,7 +255,8 @@ class TrialFolder:
 
     def open_checkpoint(self) -> list[str]:
         """Download the checkpoints and clean up after a kill; returns what is wrong with the checkpoints that were discarded."""
-        faults = [f"{fault}; going on without it" for fault in self._mirror.pull(LOG, PREVIOUS, LATEST)]
+        self._mirror.pull_files(LOG)
+        faults = [f"{fault}; going on without it" for fault in self._mirror.pull(PREVIOUS, LATEST)]
         if (damage := tidy(self.path)) is not None:
             faults.append(f"{damage}; going on from the checkpoint before it")
         return faults

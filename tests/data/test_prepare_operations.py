@@ -171,10 +171,10 @@ def test_generated_rows_through_prepare_and_tokenize(tmp_path: Path, tiny_backbo
     tokenize(tmp_path / "a", tmp_path / "tokens", encoder)
     train, tests = tmp_path / "tokens/train", tmp_path / "tokens/tests"
     rows, store = read_rows(train, "operations"), open_store(train)
-    assert [OPERATIONS[code] for code in rows.columns["operation"]] == [row[0] for row in drawn]
+    assert [OPERATIONS[code] for code in rows.column("operation")] == [row[0] for row in drawn]
     for position, column in enumerate(("a", "b", "target"), 1):
         for k in (0, 1, 2, 3, 399):
-            text, index = drawn[k][position], int(rows.columns[column][k])
+            text, index = drawn[k][position], int(rows.column(column)[k])
             assert index == MISSING if text is None else store[index].tolist() == encoder.encode([text])[0].tolist()
     tokens = read_operations_set(tests, "generated_operations")
     assert (tokens.b == MISSING).tolist() == [row[2] is None for row in written["generated_operations"]]

@@ -122,9 +122,9 @@ def test_token_stores_keep_documents_and_positions(root: Path, tmp_path: Path, t
     train, tests = tmp_path / "tokens/train", tmp_path / "tokens/tests"
     rows_found, prepared = read_rows(train, "documents"), pq.read_table(tmp_path / "prepared/train/documents.parquet").to_pylist()
     for column in ("document", "position"):
-        assert rows_found.columns[column].tolist() == [row[column] for row in prepared]
+        assert rows_found.column(column).tolist() == [row[column] for row in prepared]
     store = open_store(train)
-    first = rows_found.columns["sentence"][5]
+    first = rows_found.column("sentence")[5]
     assert store[int(first)].tolist() == tokenizer_of(tiny_backbone).encode([prepared[5]["sentence"]])[0].tolist()
     assert set_names(tests, TextSet) == ("some",)
     assert set_names(tests, TaskSet) == ("colours", "pairs")

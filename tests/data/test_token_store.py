@@ -18,7 +18,7 @@ from pipeline.data.schema import DOCUMENTS, PAIRS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
 from pipeline.data.token_sets import SETS, read_pairs, read_sts, set_names, trial_digests
-from pipeline.data.token_store import digest, open_store, read_rows
+from pipeline.data.token_store import MOST, ROW_KINDS, digest, open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
@@ -111,7 +111,31 @@ def test_each_sentence_is_stored_once_and_counted(stores: Path) -> None:
     assert manifest["tokens"] == store.lengths.sum()
     assert manifest["truncated"] == (store.length > MAX_LENGTH).sum() > 0
     assert read_triplets(stores / "train").tolist() == [[0, 1, 2, 3], [0, 4, -1, 0], [5, 6, 7, -1]]
-    assert read_rows(stores / "train", "triplets").columns["two_way"].tolist() == [0, 1, 0]
+    assert read_rows(stores / "train", "triplets").column("two_way").tolist() == [0, 1, 0]
+
+
+def test_a_table_has_few_pieces(
+    stores: Path, prepared: Path, tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.data.tokenizing.BATCH_ROWS", 1)
+    whole = read_triplets(stores / "train")
+    for piece, number in ((2, 2), (1000, 1)):
+        monkeypatch.setattr("pipeline.data.tokenizing._PIECE", piece)
+        tokenize(prepared, tmp_path / str(piece), encoder)
+        rows = read_rows(tmp_path / str(piece) / "train", "triplets")
+        assert len(rows.pieces["premise"]) == number
+        assert rows.at(np.array([2, 0, 1, 2]), *ROW_KINDS["triplets"]).tolist() == whole[[2, 0, 1, 2]].tolist()
+
+
+def test_more_sentences_than_have_numbers_are_refused(
+    prepared: Path, tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int32 would begin again below 0 and give other sentences."""
+    assert MOST == 2**31 - 1
+    monkeypatch.setattr("pipeline.data.token_store.MOST", 4)
+    with pytest.raises(UserError, match=r"^the data has more than 4 different sentences or documents, which is the most"):
+        tokenize(prepared, tmp_path / "tokens", encoder)
+    assert [*tmp_path.glob("tokens/*")] == []
 
 
 def test_labels_scores_and_names(stores: Path) -> None:

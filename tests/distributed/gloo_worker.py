@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.config.load import load_params
 from pipeline.config.params import TrainParams
-from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows
+from pipeline.data.token_store import TokenStore, open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.families.objective import Batch, Objective
 from pipeline.families.operations.intersent import IntersentObjective
@@ -31,7 +31,7 @@ from pipeline.models.packing import by_length, lay_out
 from pipeline.models.token_head import TokenHead
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import KIND, PairsObjective
-from tests.store import read_triplets
+from tests.store import in_memory, read_triplets
 
 Made = tuple[Objective, Any, Sequence[Batch]]
 """An objective, its batches, and this worker's share of the first ones."""
@@ -136,7 +136,7 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
     if job["missing"]:
         triplets = triplets.copy()
         triplets[::3, 2] = -1
-    batches = GlobalBatches(triplets[:, 0], job["batch"], 7)
+    batches = GlobalBatches(len(triplets), triplets[:, 0].__getitem__, job["batch"], 7)
     rows = [triplets[batches.rows(step)] for step in range(job["steps"])]
     two_way = [own[:, 0] % 3 < job["two_way"] for own in rows]
     shares = [triplet_batch(objective, own, job["same_premise"], known) for own, known in zip(rows, two_way, strict=True)]
@@ -157,7 +157,7 @@ def _documents(job: dict[str, Any], asked: dict[str, Any], store: TokenStore, tr
     keys: dict[str, Any] = {"loss": "softmax", "context_size": 1, "block_size": 1, "direction": "both", "score": "dot"}
     keys |= {"name": "quickthoughts", "temperature": 0.5, "reduction": "mean", "run_length": None, **asked}
     objective = QuickThoughtsObjective(params=QuickThoughtsParams(**keys))
-    batches = objective.batches(Rows(columns, store.directory), store, train, job["batch"], 7)
+    batches = objective.batches(in_memory(columns, store.directory), store, train, job["batch"], 7)
     return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 
@@ -170,7 +170,7 @@ def _operations(job: dict[str, Any], store: TokenStore, train: TrainParams) -> M
     keys: dict[str, Any] = {"name": "intersent", "operators": "mlp", "decoder_layers": 1, "temperature": 0.5, "reduction": "mean"}
     keys |= {"contrastive_weight": 1.0, "generation_weight": 0.3, "own_inputs": True, "shares": None}
     objective = IntersentObjective(params=IntersentParams(**keys))
-    batches = objective.batches(Rows(columns, store.directory), store, train, job["batch"], 7)
+    batches = objective.batches(in_memory(columns, store.directory), store, train, job["batch"], 7)
     return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 

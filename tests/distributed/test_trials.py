@@ -159,7 +159,7 @@ def test_ray_is_started_only_for_what_this_process_cannot_do(
     def by_ray() -> Session:
         raise Decided("Ray")
 
-    def here(model: Path, stores: Sequence[Path], *, gpu: bool, bf16: bool, project: object) -> None:
+    def here(model: Path, stores: Sequence[Path], *, gpu: bool, **_: object) -> None:
         raise Decided("here, GPU" if gpu else "here, no GPU")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from pipeline.config.load import load_params
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
 from pipeline.evaluation import metrics
-from pipeline.evaluation.encoding import encode_all, encode_here, encode_share, reassemble
+from pipeline.evaluation.encoding import encode_all, encode_here, joined, share_of
 from pipeline.evaluation.score_cache import numbers_of, read_hard
 from pipeline.families.pairs import scoring
 from pipeline.families.pairs.contrastive import make_objective
@@ -23,6 +25,7 @@ from pipeline.families.pairs.scoring import dev_pr_auc, score_nli, score_sts
 from pipeline.families.pairs.sets import nli_metrics, sts_metrics
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.token_head import TokenProjection
 from pipeline.utils.errors import UserError
 from tests.trial_of import tiny_encoder
 
@@ -202,7 +205,10 @@ def test_sentences_are_encoded_alike_in_shares_of_any_size(
     store = open_store(folder)
     whole = encode_all(encoder, store)
     encoder.save_pretrained(tmp_path / "model")
-    found = [reassemble([encode_share(encoder, store, k, shares) for k in range(shares)], store) for shares in (2, 7)]
+    found: list[Gaussian] = []
+    for shares in (2, 7):
+        parts = ((k, encoder.encode_rows(store, share_of(store, k, shares))) for k in reversed(range(shares)))
+        found.append(joined(parts, shares, store))
     found.append(Gaussian.cat([encoder.encode_rows(store, np.array([row])) for row in range(41)]))
     for share in (2048, 3):
         monkeypatch.setattr("pipeline.evaluation.encoding._SHARE", share)
@@ -210,6 +216,53 @@ def test_sentences_are_encoded_alike_in_shares_of_any_size(
     for ours in found:
         torch.testing.assert_close(ours.mean, whole.mean, atol=1e-5, rtol=0)
         torch.testing.assert_close(ours.log_var, whole.log_var, atol=1e-5, rtol=0)
+
+
+MEMORY = """
+import sys
+import threading
+import time
+from pathlib import Path
+from pipeline.evaluation.encoding import encode_here
+from pipeline.models.token_head import TokenProjection
+model, store, table = map(Path, sys.argv[1:])
+peak = 0
+
+def watch():
+    global peak
+    while True:
+        peak = max(peak, int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024)
+        time.sleep(0.01)
+
+threading.Thread(target=watch, daemon=True).start()
+encode_here(model, [store], gpu=False, project=TokenProjection(32, 384).eval(), table=table)
+print(peak)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_token_vectors_for_a_fit_are_on_disk(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    """Those of 10⁷ sentences are 90 GB."""
+    r, model, took = np.random.default_rng(7), tmp_path / "model", list[tuple[int, int]]()
+    encoder.save_pretrained(model)
+    for size in (16_000, 40_000):
+        folder = make_store(tmp_path / f"s{size}", [[2, *r.integers(5, 90, r.integers(8, 20)).tolist(), 3] for _ in range(size)])
+        table = tmp_path / f"vectors{size}"
+        done = subprocess.run([sys.executable, "-c", MEMORY, model, folder, table], check=True, capture_output=True, text=True)
+        took.append((int(done.stdout), table.stat().st_size))
+    (small, small_table), (large, large_table) = took
+    assert large_table - small_table > 120_000_000
+    # Those of a few shares at a time.
+    assert large - small < (large_table - small_table) / 2
+    project = TokenProjection(encoder.mean_head.in_features, 384).eval()
+    expected, found = (
+        encode_here(model, [tmp_path / "s16000"], gpu=False, project=project, table=table)[0]
+        for table in (None, tmp_path / "vectors")
+    )
+    assert found.tokens is not None and expected.tokens is not None
+    assert (found.mean.shape, found.log_var.shape) == ((16_000, 0), (16_000, 0))
+    assert found.tokens.packed().table.equal(expected.tokens.packed().table)
+    assert found.tokens.length.equal(expected.tokens.length)
 
 
 def test_bf16_is_computed_in_bf16_and_comes_near_float32(

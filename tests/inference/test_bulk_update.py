@@ -166,3 +166,26 @@ def test_a_run_ends_when_another_one_has_begun_in_its_folder(
     assert encode(encoders["old"], corpus, plans["old"], Path(out), update=True) == [0]
     encode(encoders["old"], corpus, plans["old"], tmp_path / "fresh")
     assert contents(Path(out)) == contents(tmp_path / "fresh")
+
+
+def test_what_a_part_costs_does_not_grow_with_the_parts(
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of 10⁹ rows has 60,000 parts: a task gets none of the others, and reads no list of them."""
+    encoder, out = encoders["old"], tmp_path / "out"
+    plan = plan_of(corpus, encoder, "m")
+    begin(plan, str(out))
+    light = plan.for_a_task()
+    assert (light.parts, light.digest, light.key(plan.parts[1])) == ((), plan.digest, plan.key(plan.parts[1]))
+    monkeypatch.setattr(Plan, "to_json", None)
+    monkeypatch.setattr("pipeline.inference.bulk_plan._object", None)
+    done = encode_part(encoder, str(corpus), light, plan.parts[1], str(out))
+    assert done.key == plan.key(plan.parts[1])
+    monkeypatch.undo()
+    assert [one.number for one in begin(plan, str(out))] == [1]
+    # Names of columns that fill the beginning of the file, and a folder that another run has taken.
+    wide = planned(str(corpus), "sentence", ["sentence"], "m" * 20_000, encoder.dim, part_rows=10)
+    begin(wide, str(out), update=True)
+    encode_part(encoder, str(corpus), wide.for_a_task(), wide.parts[1], str(out))
+    with pytest.raises(UserError, match="another run has begun to write"):
+        encode_part(encoder, str(corpus), light, plan.parts[1], str(out))

@@ -61,7 +61,7 @@ class PairBatch:
 
 class PairBatches(EpochBatches):
     def __init__(self, rows: Rows, batch_size: int, seed: int) -> None:
-        super().__init__(len(rows), np.arange(len(rows)), batch_size, seed)
+        super().__init__(len(rows), lambda rows: rows, batch_size, seed)
         self._pairs = rows.stacked(*COLUMNS)
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
@@ -99,7 +99,7 @@ def dev_mrr(encoder: GaussianEncoder, store: TokenStore, rows: Any, modules: nn.
     assert isinstance(modules, Own)
     assert not modules.training
     adapted = modules.adapter(encode_all(encoder, store, bf16=bf16).mean)
-    first, second = (torch.from_numpy(rows.columns[name].copy()) for name in COLUMNS)
+    first, second = (torch.from_numpy(rows.column(name).copy()) for name in COLUMNS)
     products = adapted[first] @ adapted[second].T
     rank = (products > products.diagonal()[:, None]).sum(1) + 1
     return collectives.from_first(float(100 * (1 / rank).mean()), adapted.device)

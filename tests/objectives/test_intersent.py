@@ -22,6 +22,7 @@ from pipeline.families.operations.operators import SentenceOperators
 from pipeline.families.operations.params import IntersentParams
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
+from tests.store import in_memory
 from tests.trial_of import OPERATIONS as SMALL
 from tests.trial_of import tiny_encoder
 
@@ -39,7 +40,7 @@ def made(**keys: Any) -> IntersentObjective:
 
 def rows_of(operation: list[int], a: list[int], b: list[int], target: list[int], folder: Path = Path()) -> Rows:
     columns = {name: np.array(column, np.int32) for name, column in {"a": a, "b": b, "target": target}.items()}
-    return Rows({"operation": np.array(operation, np.int8), **columns}, folder)
+    return in_memory({"operation": np.array(operation, np.int8), **columns}, folder)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from pipeline.families.text.quickthoughts import DocumentBatches, QuickThoughtsO
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
+from tests.store import in_memory
 
 # These objectives make their modules from the encoder alone.
 NO_BATCHES: Any = None
@@ -184,7 +185,7 @@ def test_f_and_g_are_the_halves_of_a_sentence() -> None:
 def rows_of(*sizes: int) -> Rows:
     document, position = documents(*sizes)
     columns = {"sentence": np.arange(len(document), dtype=np.int32), "document": document, "position": position}
-    return Rows(columns, Path("train"))
+    return in_memory(columns, Path("train"))
 
 
 def test_an_epoch_has_every_sentence_once_in_runs() -> None:
@@ -196,7 +197,7 @@ def test_an_epoch_has_every_sentence_once_in_runs() -> None:
     assert {len(part) for part in drawn} == {13, 14}
     for epoch in epochs:
         assert sorted(epoch.tolist()) == list(range(83))
-        document, position = rows.columns["document"][epoch], rows.columns["position"][epoch]
+        document, position = rows.column("document")[epoch], rows.column("position")[epoch]
         breaks = np.flatnonzero((np.diff(document) != 0) | (np.diff(position) != 1))
         # Five sentences at most, and most runs have five; two runs that are neighbours may meet.
         assert np.mean(np.diff(breaks) == 5) > 0.4

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.tracking import MlflowClient
 
 from pipeline.registry import champions
-from pipeline.registry.alias_log import History, log_of, read
+from pipeline.registry.alias_log import Change, History, enter, log_of, read
 from pipeline.registry.champions import Registration
 from pipeline.registry.version_scorer import VersionScorer
+from pipeline.registry.versions import all_versions
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
 from pipeline.tracking.server import Tracker
 from pipeline.utils.atomic_io import write_sums
@@ -268,6 +271,36 @@ def test_status_repairs_the_aliases(lab: Lab, tracker: Tracker, register: Regist
     assert champions.status(tracker, name)[1] == []
     with pytest.raises(UserError, match="the registry has no version of a model 'nobody'"):
         champions.status(tracker, "nobody")
+
+
+def test_a_long_history_is_read_once_for_a_change(
+    lab: Lab, tracker: Tracker, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.untrained(2))
+    sizes: list[int] = []
+
+    def counted(client: MlflowClient, where: str) -> list[ModelVersion]:
+        found = all_versions(client, where)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr("pipeline.registry.alias_log.all_versions", counted)
+
+    def force(turn: int) -> History:
+        return enter(tracker.client, name, lambda _: Change(action="promoted by force", version=turn % 2 + 1, reason=str(turn)))
+
+    for turn in range(8):
+        force(turn)
+    before = read(tracker.client, name)
+    for ask, more in ((lambda: force(8), 1), (lambda: champions.status(tracker, name)[0], 1)):
+        sizes.clear()
+        history = ask()
+        # All entries once, and the new one.
+        assert (max(sizes), sum(sizes)) == (len(history.events) - more * (history.last > before.last), len(history.events))
+        before = history
+    assert history == read(tracker.client, name)
+    assert [event.reason for event in history.events[-9:]] == [str(turn) for turn in range(9)]
 
 
 def test_deleted_versions_are_reported_and_block_nothing(lab: Lab, tracker: Tracker, register: Register) -> None:

@@ -25,14 +25,16 @@ def test_files_and_folders_are_mirrored_and_removed(two: tuple[Mirror, Mirror]) 
         mirror.folder.mkdir()
     folder_of(one.folder, note="1", latest__a="x", latest__b="y")
     one.push("note", "latest", "nothing")
-    other.pull("note", "latest", "nothing")
+    other.pull_files("note", "nothing")
+    other.pull("latest", "nothing")
     assert contents(other.folder) == contents(one.folder) == {"note": "1", "latest/a": "x", "latest/b": "y"}
     assert one.has("best", "latest") and not one.has("best")
     (one.folder / "note").unlink()
     folder_of(one.folder, latest__a="z")
     one.push("note", "latest")
     folder_of(other.folder, unknown="stays")
-    other.pull("note", "latest")
+    other.pull_files("note")
+    other.pull("latest")
     assert contents(other.folder) == {"latest/a": "z", "latest/b": "y", "unknown": "stays"}
 
 
@@ -43,15 +45,15 @@ def test_a_pull_in_another_thread_keeps_a_note_being_written(two: tuple[Mirror, 
     send = Storage.write
 
     def send_between_two_looks(storage: Storage, name: str, text: str) -> None:
-        watcher.pull("note")
+        watcher.pull_files("note")
         send(storage, name, text)
-        watcher.pull("note")
+        watcher.pull_files("note")
 
     monkeypatch.setattr(Storage, "write", send_between_two_looks)
     one.write("note", "it broke")
     assert contents(one.folder) == {"note": "it broke"}
     other.folder.mkdir()
-    other.pull("note")
+    other.pull_files("note")
     assert contents(other.folder) == {"note": "it broke"}
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.storage.object_store import Storage
+from pipeline.storage.sync import Mirror
 from pipeline.tracking import mlflow_runs
-from pipeline.tracking.forwarder import report_known, watched
+from pipeline.tracking.forwarder import _Watch, _worth_a_look, report_known, watched
 from pipeline.tracking.server import Tracker
-from pipeline.trials.progress_log import ProgressLog
+from pipeline.trials.progress_log import RECORDS, ProgressLog
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import FAILURE, OUTCOME, EarlyStopping
+from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
+from tests.folders import folder_of
 from tests.tracking.runs import TIMING, child, finish, points, progress, trial
 from tests.trial_of import folder_at
 
@@ -121,3 +127,37 @@ def test_known_trials_are_printed_and_logged_once(
         assert ends == {"seed 0": ("FINISHED", f"reused: {TIMING}"), "seed 1": ("KILLED", "stopped early at step 10")}
         steps = {run.info.run_name: [step for step, _ in points(tracker, run.info.run_id, "loss")] for run in runs}
         assert steps == {"seed 0": [10, 20, 30], "seed 1": [10]}
+
+
+def test_a_look_at_a_thousand_trials_is_few_requests(
+    s3: str, tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    storage, read = Storage.open(s3, tmp_path), Storage.read
+
+    def counted(self: Storage, name: str) -> str | None:
+        asked.append(name)
+        return read(self, name)
+
+    folders = [
+        TrialFolder(trial(seed), Mirror(folder_of(tmp_path / str(seed)), storage, f"trials/{seed}")) for seed in range(100)
+    ]
+    watches = [_Watch(folder, f"seed {seed}", tracker, parent, None) for seed, folder in enumerate(folders)]
+    monkeypatch.setattr(Storage, "read", counted)
+    # The fifth and the last one run.
+    for seed in (4, 99):
+        storage.write(f"trials/{seed}/{RECORDS}", json.dumps(asdict(progress(10))) + "\n")
+    looked: set[str] = set()
+    for turn in range(2 * 23):
+        asked.clear()
+        for watch in _worth_a_look(watches, turn):
+            watch.look()
+        assert len(asked) <= 3 * (8 + 4 + 2)
+        looked |= {name.split("/")[1] for name in asked}
+    # Each was looked at, and those that run each time; not one that early stopping has ended.
+    watches[4].stopped = True
+    assert sum(watches[4] in _worth_a_look(watches, turn) for turn in range(100, 124)) <= 2
+    watches[4].stopped = False
+    assert looked == {str(seed) for seed in range(100)}
+    assert [seed for seed, watch in enumerate(watches) if watch.begun] == [4, 99]
+    assert {watches[4], watches[99]} <= {*_worth_a_look(watches, 50)}

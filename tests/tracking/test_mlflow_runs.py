@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from mlflow.data import get_source
+from mlflow.tracking import MlflowClient
 
 from pipeline.config.execution import TrackingParams
 from pipeline.tracking import mlflow_runs, server
@@ -245,3 +246,19 @@ def test_a_full_disk_is_one_line(tracker: Tracker, parent: str, caplog: pytest.L
     assert "Traceback" not in caplog.text
     mlflow_runs.log_metrics(tracker, parent, {"afterwards": 1.0})
     assert tracker.client.get_run(parent).data.metrics["afterwards"] == 1.0
+
+
+def test_every_run_is_found_however_many_there_are(tracker: Tracker, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(5):
+        mlflow_runs.trial_run(tracker, parent, trial(seed), f"seed {seed}")
+    whole = MlflowClient.search_runs
+
+    def two(client: MlflowClient, ids: list[str], where: str, *, max_results: int, page_token: str | None) -> Any:
+        assert max_results >= 2
+        return whole(client, ids, where, max_results=2, page_token=page_token)
+
+    monkeypatch.setattr(MlflowClient, "search_runs", two)
+    mlflow_runs.end_unfinished(tracker, parent, "KILLED")
+    monkeypatch.undo()
+    runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+    assert [run.info.status for run in runs] == ["KILLED"] * 5

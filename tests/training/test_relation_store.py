@@ -131,9 +131,9 @@ def test_training_sentences_are_encoded_in_the_precision_of_the_training_and_the
     GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", **notes)
     calls: list[tuple[list[Path], bool]] = []
 
-    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False, project: object = None) -> Sequence[Gaussian]:
+    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False, **how: Any) -> Sequence[Gaussian]:
         calls.append(([store.relative_to(tmp_path) for store in stores], bf16))
-        return encode_here(tmp_path / "model-2", stores, bf16=bf16, project=project)  # type: ignore[arg-type]
+        return encode_here(tmp_path / "model-2", stores, bf16=bf16, **how)
 
     fit(3, encode=encode)
     assert calls == [([TRAIN_TOKENS], precision == "bf16"), ([DEV_TOKENS], False)]

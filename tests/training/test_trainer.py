@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipeline.training import trainer
 from pipeline.training.trainer import Paused, Progress, learning_rate_at
 from pipeline.trials import locks
 from pipeline.utils.atomic_io import read_json
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import RunError, UserError
 from tests.outcomes import finished
 from tests.store import make_store, random_stores, read_triplets
 from tests.training.runs import CPU, Killed, assert_resumes, dies_at, make_trial, run, same_files
@@ -139,7 +140,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     message = str(raised.value)
     # Step 4 is the first with that learning rate and spoils the weights, step 5 the first to see them.
     assert "the loss is nan at step 5 of 10 (learning rate inf)" in message
-    batches = GlobalBatches(read_triplets(stores[0])[:, 0], 8, 3)
+    triplets = read_triplets(stores[0])
+    batches = GlobalBatches(len(triplets), triplets[:, 0].__getitem__, 8, 3)
     assert f"its batch was rows {', '.join(map(str, sorted(batches.rows(5))))} of data/prepared/train/triplets.parquet" in message
     assert (tmp_path / "t/latest/best/model.safetensors").is_file()
     assert all(torch.isfinite(v).all() for v in load_file(tmp_path / "t/latest/model.safetensors").values())
@@ -196,3 +198,42 @@ def test_the_model_is_chosen_by_the_score_that_its_objective_names(
     written = read_json(tmp_path / "t/best/config.json")
     assert (written["step"], written["another"], "dev_pr_auc" in written) == (8, 7.0, False)
     assert finished(tmp_path / "t", trial) == outcome
+
+
+def test_data_that_change_under_a_run_are_noticed(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    """Ids that are overwritten in place are read by the next batch, because the file is mapped."""
+    trial, sentences = make_trial(tiny_backbone, stores), stores[0] / "sentences/00000.arrow"
+    good, times = sentences.read_bytes(), sentences.stat()
+
+    def spoil(progress: Progress) -> None:
+        if progress.step == 8:
+            with sentences.open("r+b") as file:
+                file.seek(len(good) // 2)
+                file.write(bytes(64))
+
+    with pytest.raises(RunError, match=r"00000\.arrow: has changed while it was read, so no result counts; run dvc repro -f"):
+        run(trial, stores, tmp_path / "t", spoil)
+    # The checkpoint is from before the change: with the good data, the run goes on as if nothing had been.
+    sentences.write_bytes(good)
+    assert read_json(tmp_path / "t/latest/state.json")["step"] == 4
+    outcome = run(trial, stores, tmp_path / "t")
+    assert outcome == run(trial, stores, tmp_path / "whole")
+    assert same_files("best/model.safetensors", tmp_path / "t", tmp_path / "whole")
+
+    def spoil_secretly(progress: Progress) -> None:
+        spoil(progress)
+        os.utime(sentences, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    os.utime(sentences, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(RunError, match=r"00000\.arrow: has changed while it was read"):
+        run(trial, stores, tmp_path / "u", spoil_secretly)
+    assert finished(tmp_path / "u", trial) is None
+    # A file that takes the place of the mapped one, and one that is removed, change nothing.
+    sentences.write_bytes(good)
+
+    def replace(progress: Progress) -> None:
+        if progress.step == 8:
+            (tmp_path / "other").write_bytes(bytes(len(good)))
+            (tmp_path / "other").rename(sentences)
+
+    assert run(trial, stores, tmp_path / "v", replace) == outcome

@@ -194,7 +194,7 @@ class OperationBatches(EpochBatches):
     ) -> None:
         self._params, self._store = objective.params, store
         self._bf16 = train.precision == "bf16"
-        self._operation = rows.columns["operation"].astype(np.int8)
+        self._operation = rows.column("operation").astype(np.int8)
         self._sentences = rows.stacked("a", "b", "target")
         shares = self._params.shares
         self._shares = {OPERATIONS.index(name): share for name, share in (shares or {}).items()}
@@ -209,7 +209,7 @@ class OperationBatches(EpochBatches):
         least = max(2, collectives.world_size())
         if len(self._used) < least:
             raise UserError(f"{rows.directory}: {len(self._used)} operation rows; training needs {least} or more")
-        super().__init__(len(self._used), self._sentences[:, 2], batch_size, seed)
+        super().__init__(len(self._used), self._sentences[:, 2].__getitem__, batch_size, seed)
 
     def target_ids(self) -> NDArray[np.int32]:
         """(tokens,) the token ids of all targets that are trained on."""

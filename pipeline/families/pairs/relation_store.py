@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, content_digest, encoder_digest
 from pipeline.models.relation_head import ScoreKind, read_head
 from pipeline.models.token_head import DIM, TokenProjection, joint_projection
+from pipeline.storage.object_store import private_folder
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.logs import log
@@ -74,8 +76,11 @@ def relation_for(
         # Twice as fast where the processor or GPU can. The development set is encoded as it will be scored.
         trial = read_json(model / "config.json").get("trial") or {}
         first, start = _projections(model, stores[0])
-        (train,) = encode(model, stores[:1], bf16=trial.get("train", {}).get("precision") == "bf16", project=first)
-        head = fit_head(train, pairs, first, start, params.epochs, seed, f"relation head of {name}")
+        bf16 = trial.get("train", {}).get("precision") == "bf16"
+        # On disk: the vectors of a sentence take some 9 kB.
+        with TemporaryDirectory(prefix="relation-", dir=private_folder()) as folder:
+            (train,) = encode(model, stores[:1], bf16=bf16, project=first, table=Path(folder) / "vectors")
+            head = fit_head(train, pairs, first, start, params.epochs, seed, f"relation head of {name}")
         bare.write(lambda folder: write_tensors(head.state_dict(), folder / RELATION_WEIGHTS))
     (dev,) = encode(model, stores[1:], project=head.projection)
     head = head.to(dev.mean.device)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
-from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.batch_sampler import EpochBatches, Numbers
 from pipeline.families.pairs.params import COLUMNS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import TokenVectors
@@ -122,17 +122,13 @@ def holds_back(two_way: Tensor, own: Tensor, everyone: Tensor) -> Tensor:
 
 
 class GlobalBatches(EpochBatches):
-    """The global batches of a run over n triplets.
+    """The global batches of a run over n triplets, each epoch in a random order."""
 
-    Args:
-        premises: (n,) sentence number of each triplet's premise; equal numbers mean the same sentence.
-    """
-
-    def __init__(self, premises: NDArray[np.int32], batch_size: int, seed: int) -> None:
-        super().__init__(len(premises), premises, batch_size, seed)
-
-    def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self._seed, epoch]).permutation(len(self))
+    def _rows_of_epoch(self, epoch: int) -> Numbers:
+        # The order of `permutation(n)`, in half of its memory.
+        order = np.arange(len(self), dtype=np.uint32)
+        np.random.default_rng([self._seed, epoch]).shuffle(order)
+        return order
 
 
 class TripletBatches(GlobalBatches):
@@ -150,26 +146,31 @@ class TripletBatches(GlobalBatches):
     ) -> None:
         self._objective = objective
         self._how: SamePremise = train.same_premise
-        self._triplets = rows.stacked(*ROW_KINDS[TRIPLETS])
-        # Stores of earlier versions do not have the column.
-        self._two_way = rows.columns.get("two_way", np.zeros(len(rows), np.int8)) == 1
+        # The rows stay in the mapped file, since 10⁸ of them in the memory of each worker are too many.
+        self._rows, self._store = rows, store
+        kinds = list(zip(rows.pieces["contradiction"], rows.pieces["neutral"], strict=True))
         all_of_them = train.triplets == "all"
-        self._used = np.arange(len(rows)) if all_of_them else np.flatnonzero(self._triplets[:, 2] >= 0)
-        used, workers = self._triplets[self._used], collectives.world_size()
-        if len(used) < max(2, workers):
+        has = np.concatenate([(contradiction >= 0) | all_of_them for contradiction, _ in kinds])
+        # None: all of them.
+        self._used = None if has.all() else np.flatnonzero(has).astype(np.uint32)
+        number, workers = int(has.sum()), collectives.world_size()
+        if number < max(2, workers):
             which = "" if all_of_them else " with a contradiction (train.triplets: all uses the others too)"
-            raise UserError(f"{rows.directory}: {len(used)} triplets{which}; training on {workers} workers needs more")
-        if "neutral" in objective.params.roles and not (used[:, 3] >= 0).any():
+            raise UserError(f"{rows.directory}: {number} triplets{which}; training on {workers} workers needs more")
+        neutral = any(((neutral >= 0) & ((contradiction >= 0) | all_of_them)).any() for contradiction, neutral in kinds)
+        if "neutral" in objective.params.roles and not neutral:
             raise UserError(f"{rows.directory}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
-        super().__init__(used[:, 0], batch_size, seed)
-        self._source, self._lengths = self._triplets[:, 0], store.length
+        super().__init__(number, lambda rows: self._rows.at(rows, "premise")[:, 0], batch_size, seed)
 
-    def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        return self._used[super()._rows_of_epoch(epoch)]
+    def _rows_of_epoch(self, epoch: int) -> Numbers:
+        order = super()._rows_of_epoch(epoch)
+        return order if self._used is None else self._used[order]
 
     def batch(self, step: int) -> TripletBatch:
         """This worker's share of a step's global batch."""
         rows = self.rows(step)
-        triplets = self._triplets[rows]
-        longest = int(self._lengths[triplets[triplets >= 0]].max())
-        return triplet_batch(self._objective, triplets, self._how, self._two_way[rows], longest)
+        triplets = self._rows.at(rows, *ROW_KINDS[TRIPLETS])
+        # Stores of earlier versions do not have the column.
+        two_way = self._rows.at(rows, "two_way")[:, 0] == 1 if "two_way" in self._rows.pieces else None
+        longest = int(self._store.lengths_of(triplets[triplets >= 0]).max())
+        return triplet_batch(self._objective, triplets, self._how, two_way, longest)

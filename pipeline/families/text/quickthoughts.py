@@ -244,10 +244,10 @@ class DocumentBatches(EpochBatches):
     """
 
     def __init__(self, objective: QuickThoughtsObjective, rows: Rows, batch_size: int, seed: int) -> None:
-        self._objective, self._sentence = objective, rows.columns["sentence"]
-        self._document = rows.columns["document"].astype(np.int64)
-        self._position = rows.columns["position"].astype(np.int64)
-        super().__init__(len(rows), self._document, batch_size, seed)
+        self._objective, self._sentence = objective, rows.column("sentence")
+        self._document = rows.column("document").astype(np.int64)
+        self._position = rows.column("position").astype(np.int64)
+        super().__init__(len(rows), self._document.__getitem__, batch_size, seed)
         least = 2 * collectives.world_size()
         if len(self) < least:
             raise UserError(f"{rows.directory}: {len(self)} sentences of running text; training needs {least} or more")
