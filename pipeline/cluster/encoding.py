@@ -79,8 +79,8 @@ def _in_any_order(
     waiting, running, lost = [*reversed(range(shares))], dict[Any, int](), Counter[int]()
     shortage: RayError | None = None
     while waiting or running:
-        # One more than run, so that no worker waits.
-        while waiting and len(running) <= at_once and shortage is None:
+        # No more than run, since a cluster that grows would start a node for them.
+        while waiting and len(running) < at_once and shortage is None:
             share = waiting.pop()
             running[send(share)] = share
         if not running:

@@ -25,7 +25,7 @@ HEADER_SECONDS = 10
 """Time for the headers of a request, from the start of the connection or from their first byte."""
 BURST = 4
 """Connections that are accepted at once, so that accepting many does not delay the others."""
-FILES = 8
+FILES = 16
 """Files of the page /docs that are sent at once."""
 # Files other than connections: those of the process itself and of the page, and connections that are accepted or just closed.
 _OTHER_FILES, _FEWEST = 512, 64
@@ -97,7 +97,7 @@ class Connections:
             now = asyncio.get_running_loop().time()
             unread = sum(one.transport.get_write_buffer_size() + _ANSWERING for one in self._all if one.flow.write_paused)
             for one in list(self._all):
-                one.end_if_late(now, _UNREAD_SECONDS if unread > _UNREAD else self.limits.seconds)
+                one.end_if_late(now, _UNREAD_SECONDS if unread > _UNREAD else HEADER_SECONDS)
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -220,7 +220,7 @@ class BoundedHttp(HttpToolsProtocol):
             ValueError: it is one too many.
         """
         if len(self.headers) >= _LINES:
-            if not self.busy:
+            if not self.busy or self.in_body:
                 self.refuse(431, LONG_HEADER)
             raise ValueError("too many lines")
         super().on_header(name, value)

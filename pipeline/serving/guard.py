@@ -32,7 +32,8 @@ _SLOW = f"the body of the request came too slowly; send at least {_BODY_RATE} by
 _SMALL = 65_536
 # Bytes a second that are read of all larger bodies together. A model encodes far fewer, and parsing them faster would leave small
 # requests no time.
-_LARGE_RATE = 10_000_000
+_LARGE_RATE, _LONGEST_TURN = 10_000_000, 2.0
+_CROWDED = "too many large requests arrive; try again later"
 
 
 class Guard:
@@ -141,26 +142,40 @@ class Guard:
                         self._uploaded += len(part)
                         if len(parts) > most:
                             raise _too_large(most)
-                        if len(parts) > _SMALL:
-                            self._next_part = max(self._next_part, clock()) + len(part) / _LARGE_RATE
-                            await asyncio.sleep(self._next_part - clock())
                         if not message.get("more_body", False):
                             return bytes(parts)
+                        wait = self._turn(len(part)) if len(parts) > _SMALL else 0.0
+                        # The client is not to blame for it.
+                        slow += wait
                         if time_left in self._uploads and not time_left.expired():
-                            time_left.reschedule(min(deadline, clock() + _BODY_SECONDS, slow + len(parts) / _BODY_RATE))
+                            time_left.reschedule(min(deadline, clock() + wait + _BODY_SECONDS, slow + len(parts) / _BODY_RATE))
                         if self._uploads and self._uploaded > max(self._limits.bytes_together, most):
                             # The largest makes room, so that small ones need not wait.
                             largest = max(self._uploads, key=lambda one: len(self._uploads[one]))
                             del self._uploads[largest]
                             if not largest.expired():
                                 largest.reschedule(0)
+                        await asyncio.sleep(wait)
                 finally:
                     crowded = self._uploads.pop(time_left, None) is None
                     self._uploaded -= len(parts)
         except TimeoutError:
             if crowded:
-                raise Refusal(503, "too many large requests arrive; try again later") from None
+                raise Refusal(503, _CROWDED) from None
             raise Refusal(408, _SLOW) from None
+
+    def _turn(self, size: int) -> float:
+        """Seconds after which so many bytes of a large body may have been read.
+
+        Raises:
+            Refusal: too many others come first.
+        """
+        now = asyncio.get_running_loop().time()
+        # Short, since also the bytes of clients that have gone have their turn.
+        if self._next_part - now > _LONGEST_TURN:
+            raise Refusal(503, _CROWDED)
+        self._next_part = max(self._next_part, now) + size / _LARGE_RATE
+        return self._next_part - now
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, deadline: float) -> None:
         """Have the request answered within the time limit."""

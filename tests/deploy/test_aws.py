@@ -29,6 +29,8 @@ def test_the_launcher_takes_it_and_workers_are_spot_instances() -> None:
     assert types["workers"]["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert "InstanceMarketOptions" not in types["head"]["node_config"]
     assert (types["head"]["max_workers"], types["workers"]["max_workers"]) == (0, CLUSTER["max_workers"])
+    # By default, the launcher would install Ray's nightly build.
+    assert not [name for name, commands in checked(CLUSTER).items() if name.endswith("setup_commands") and commands]
     # It would notice a mistake.
     with pytest.raises(ValidationError):
         checked(CLUSTER | {"idle_minutes": 10})

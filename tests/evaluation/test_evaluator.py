@@ -240,6 +240,7 @@ print(peak)
 """
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_token_vectors_for_a_fit_are_on_disk(encoder: GaussianEncoder, tmp_path: Path) -> None:
     """Those of 10⁷ sentences are 90 GB."""

@@ -143,6 +143,7 @@ def test_threads_are_those_that_were_asked_for(real: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_a_corpus_is_searched_by_the_engine_that_encoded_it(
     tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
