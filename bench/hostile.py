@@ -143,7 +143,7 @@ ATTACKS: dict[str, Callable[[int], None]] = {
 
 
 def run(quick: bool) -> list[Row]:
-    """A pair a request from one client, alone and then beside each attack."""
+    """A pair a request from one client, alone and then during each attack."""
     data, requests = corpus(), 8 if quick else 400
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(data.texts)))
     texts = itertools.cycle(sentences)
@@ -159,7 +159,9 @@ def run(quick: bool) -> list[Row]:
                     meanwhile = _asked(server, texts, requests)
                 more = (server.process.memory_info().rss - memory) / MB
                 note = f"p99; p50 {meanwhile.p50:.3g} ms, alone {alone.p50:.3g} ms; memory {more:+.0f} MB"
-                row = Row(name=f"a pair beside {name}", ours=meanwhile.p99, unit="ms", peak_mb=meanwhile.peak_mb, note=note)
+                row = Row(
+                    name=f"a pair during the attack: {name}", ours=meanwhile.p99, unit="ms", peak_mb=meanwhile.peak_mb, note=note
+                )
                 rows.append(replace(row, baseline=alone.p99, ratio=alone.p99 / meanwhile.p99))
     return rows
 

@@ -18,7 +18,7 @@ Engine = Literal["torch", "openvino", "openvino-int8"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 """What computes the Gaussians of a model outside training (`pipeline.models.engines`)."""
 ENGINE_PACKAGES = ("openvino", "nncf")
-"""Packages that the engines besides torch need."""
+"""Packages that all engines but torch need."""
 EXACT: tuple[Engine, ...] = ("torch", "openvino")
 """Engines whose numbers differ by rounding only, by at most 1e-4. Embeddings of another one are compared only with its own."""
 
@@ -52,7 +52,7 @@ def check_engine(engine: Engine, *, gpu: bool = False) -> None:
         return
     if gpu:
         raise UserError(f"engine {engine}: computes on the CPU only; write cluster.device: cpu in execution.yaml, or take torch")
-    if not (all(map(find_spec, ENGINE_PACKAGES))):
+    if not all(map(find_spec, ENGINE_PACKAGES)):
         raise UserError(f"engine {engine}: needs {' and '.join(ENGINE_PACKAGES)}: pip install 'gausscse-pipeline[openvino]'")
     # Both would report their use to their makers if they found the package that does this.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from pipeline.serving.api import create_app
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import OPEN, Guard
-from pipeline.serving.limits import Limits
+from pipeline.serving.limits import Limits, Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import Job
 from pipeline.serving.page import PATHS
@@ -220,3 +221,40 @@ def test_the_front_is_ready_while_a_replica_runs() -> None:
     assert answer.json()["error"]["message"] == f"no replica of {NAME}/3 runs; Ray Serve starts another one"
     health = client.get("/health").json()
     assert (health["status"], health["serving"]["replicas"]) == ("degraded", 0)
+
+
+def test_large_bodies_have_a_rate_that_outlives_nobody() -> None:
+    """Parts of 700 large bodies whose clients go, and then an honest one."""
+    guard = Guard(NOTHING, (), Limits(), (), Metrics())
+
+    async def read(*parts: int, ends: bool = True) -> int:
+        messages = [{"type": "http.request", "body": bytes(part), "more_body": True} for part in parts]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop(0)
+            await asyncio.sleep(0 if ends else 3600)
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        return len(await guard._body({"type": "http", "headers": []}, receive, asyncio.get_running_loop().time() + 60))
+
+    async def run() -> None:
+        left = [asyncio.ensure_future(read(80_000, ends=False)) for _ in range(700)]
+        await asyncio.sleep(0.1)
+        for task in left:
+            task.cancel()
+        refused = [error.status for error in await asyncio.gather(*left, return_exceptions=True) if isinstance(error, Refusal)]
+        assert {*refused} == {503} and len(refused) > 100
+        assert guard._uploads == {} and guard._uploaded == 0
+        async with asyncio.timeout(4):
+            while True:
+                with suppress(Refusal):
+                    assert await read(*[100_000] * 19) == 1_900_000
+                    break
+                await asyncio.sleep(0.1)
+        # 9.5 MB at 10 MB a second.
+        start = time.monotonic()
+        assert await asyncio.gather(*(read(*[100_000] * 19) for _ in range(5))) == [1_900_000] * 5
+        assert time.monotonic() - start > 0.8
+
+    asyncio.run(run())
