@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.cluster import worker
 from pipeline.data.token_sets import trial_digests
 from pipeline.data.token_store import MISSING, digest, open_store, read_table
 from pipeline.families.pairs.contrastive import TripletObjective
@@ -22,7 +24,7 @@ from pipeline.utils.errors import RunError, UserError
 from tests.outcomes import finished
 from tests.store import make_store, random_stores, read_triplets
 from tests.training.runs import CPU, Killed, assert_resumes, dies_at, make_trial, run, same_files
-from tests.trial_of import folder_at
+from tests.trial_of import folder_at, trial_on, worker_config
 
 
 @pytest.fixture
@@ -237,3 +239,16 @@ def test_data_that_change_under_a_run_are_noticed(tiny_backbone: Path, stores: t
             (tmp_path / "other").rename(sentences)
 
     assert run(trial, stores, tmp_path / "v", replace) == outcome
+
+
+def test_a_worker_trains_on_no_other_data_than_those_of_the_plan(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    trial = trial_on(tiny_backbone, stores, 1e-3, epochs=1)
+    config = worker_config(trial, stores)
+    random_stores(tmp_path / "other", seed=1)
+    for store in stores:
+        shutil.rmtree(store)
+        (tmp_path / "other" / store.name).rename(store)
+    with pytest.raises(RunError, match=r"/train: has changed since the trial was planned; run dvc repro again$"):
+        worker._train(config, folder_at(trial, tmp_path / "t"), CPU, first=True)
