@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
+from pipeline.cluster.spread import is_large, prepared_files, spread_for
 from pipeline.config.paths import PREPARED, TOKENS
 from pipeline.data.measure import percent
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_store import open_store
 from pipeline.data.tokenizing import tokenize
-from pipeline.identity.digests import check_code
 from pipeline.models.backbone import check_encoder, load_tokenizer, resolve
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
@@ -23,15 +24,17 @@ _MOST = 1.0
 
 def main() -> None:
     """Run the stage from the project root."""
-    p, _ = load_project()
-    check_code(Path.cwd(), "tokenize")
+    p, execution = load_project()
     model = p.model
     backbone = resolve(model.backbone, model.revision)
     check_encoder(backbone, p.model.max_length)
     encoder = Encoder(
         name=model.backbone, revision=model.revision, tokenizer=load_tokenizer(backbone), max_length=model.max_length
     )
-    for store, counts in tokenize(PREPARED, TOKENS, encoder).items():
+    given = {"tokenizer": encoder.digest(), "max_length": encoder.max_length}
+    with spread_for("tokenize", execution.cluster, prepared_files(), given) as spread:
+        counted = tokenize(PREPARED, TOKENS, encoder, spread=spread)
+    for store, counts in counted.items():
         sets = ", ".join(f"{name} {rows:,}" for name, rows in counts["rows"].items()) or "no set"
         log.info(
             f"{store}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
@@ -54,4 +57,4 @@ def _warn(store: Path, counts: Mapping[str, Any], encoder: Encoder) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(placed("tokenize", main, lambda _: is_large(prepared_files())))

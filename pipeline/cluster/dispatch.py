@@ -45,7 +45,7 @@ class Work:
 
     stage: str
     inputs: tuple[str, ...]
-    """Outputs of other stages that this one reads."""
+    """What this one reads: outputs of other stages, or raw data."""
     outs: tuple[str, ...]
     params: Mapping[str, Any]
 
@@ -58,9 +58,14 @@ class Work:
         """
         stages = dvc_stages(root)
         outputs = [out for described in stages.values() for out in _outs(described)]
-        deps = [dep for dep in stages[stage].get("deps", []) if "${" not in dep]
-        inputs = tuple(dep for dep in deps if any(Path(dep).is_relative_to(out) for out in outputs))
-        params = read_yaml(root / PARAMS_FILE)
+        params, deps = read_yaml(root / PARAMS_FILE), stages[stage].get("deps", [])
+        # Besides the outputs of other stages, a value of params.yaml: the folder of the raw data.
+        named = [str(_value(params, dep[2:-1])) if dep.startswith("${") else dep for dep in deps]
+        inputs = tuple(
+            path
+            for dep, path in zip(deps, named, strict=True)
+            if dep != path or any(Path(path).is_relative_to(out) for out in outputs)
+        )
         return Work(
             stage=stage,
             inputs=inputs,

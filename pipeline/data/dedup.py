@@ -8,8 +8,9 @@ with every run of white space replaced by one space (case counts). Among 2Â·10â
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import pyarrow as pa
 from pipeline.data import cleaning
 from pipeline.data.cleaning import Reasons
 from pipeline.data.schema import CONTRADICTION, DEV, ENTAILMENT, LABELS, NEUTRAL, PROMOTION
-from pipeline.data.scratch import Database, in_order
+from pipeline.data.scratch import Database, in_order, quoted
 
 # \s of RE2 covers only ASCII and lacks the vertical tab; U+0085 (next line) is white space but not in class Z.
 WHITE_SPACE = r"\s\x0b\x{85}\pZ"
@@ -52,6 +53,13 @@ def _pairs(rows: str) -> str:
     """
 
 
+# The two halves of a key, as files hold it, and the key again.
+_SPLIT = "({0} >> 64)::UBIGINT AS {0}_high, ({0} & 18446744073709551615::UHUGEINT)::UBIGINT AS {0}_low"
+_WHOLE = "({0}_high::UHUGEINT << 64 | {0}_low::UHUGEINT)"
+_HALVES = f"{_SPLIT.format('p')}, {_SPLIT.format('h')}"
+_KEYS = _WHOLE.format("p"), _WHOLE.format("h")
+
+
 def _key(column: str) -> str:
     # To readers and tokenizers, neither the normal form nor format characters (such as soft hyphens) make another text.
     bare = f"regexp_replace(nfc_normalize({column}), '\\p{{Cf}}+', '', 'g')"
@@ -62,10 +70,17 @@ class Ledger:
     """Keys of all rows that pass the checks of `cleaning`. Add the rows, call `decide`, then use the other methods.
 
     Development and test rows (`held`) carry the number of their set. Training rows (`train`) are numbered in the order added.
+
+    On a cluster there is a ledger for each partition of the sentences, with the training rows of which it holds a sentence. It
+    decides on those whose premise it holds: all rows of that pair, and all that turn it round, are there.
+
+    Args:
+        partition: its number and the number of partitions, a power of two.
     """
 
-    def __init__(self, connection: Database) -> None:
+    def __init__(self, connection: Database, partition: tuple[int, int] = (0, 1)) -> None:
         self._connection = connection
+        self._own = "p % {1} = {0}".format(*partition)
         self._sets: dict[str, int] = {}
         # Rows added, by set.
         self._added = Counter[str]()
@@ -86,8 +101,43 @@ class Ledger:
         part = self._sets.setdefault(name, len(self._sets))
         self._insert("held", columns, batch, name, f"{part}, ")
 
+    def halves(self, batch: pa.RecordBatch) -> pa.Table:
+        """(n,) uint64 `p_high`, `p_low`, `h_high`, `h_low`: the keys of pairs (`premise`, `hypothesis`)."""
+        cursor = self._connection.cursor()
+        cursor.register("pairs_of", batch.append_column("row", pa.array(np.arange(batch.num_rows))))
+        keys = f"SELECT row, {_key('premise')} AS p, {_key('hypothesis')} AS h FROM pairs_of"
+        return cursor.sql(f"SELECT {_HALVES} FROM ({keys}) ORDER BY row").to_arrow_table()
+
+    def add_keys(self, rows: pa.Table) -> None:
+        """Add training rows by their keys (`halves`), `label` and `reverse_label`."""
+        self._insert("train", (*_KEYS, "label", "reverse_label"), rows, "train", keyed=True)
+
+    def write_held_out(self, file: Path) -> None:
+        """Write the keys of all development and test rows, for `read_held_out` of another ledger."""
+        self._connection.execute(f"COPY (SELECT part, row, {_HALVES}, label, back FROM held) TO {quoted(file)} (FORMAT parquet)")
+
+    def read_held_out(self, file: Path) -> None:
+        """Add what `write_held_out` wrote."""
+        keys = ", ".join(_KEYS)
+        self._connection.execute(f"INSERT INTO held SELECT part, row, {keys}, label, back FROM read_parquet({quoted(file)})")
+
+    def kept_of_held_out(self) -> pa.Table:
+        """`p_high`, `p_low`: the sentences of development and test rows that occur in the kept training rows."""
+        query = """
+            SELECT DISTINCT p FROM (SELECT p FROM kept UNION ALL SELECT h FROM kept)
+            WHERE p IN (SELECT p FROM held UNION SELECT h FROM held)
+        """
+        return self._connection.cursor().sql(f"SELECT {_SPLIT.format('p')} FROM ({query})").to_arrow_table()
+
+    def take_kept(self, sentences: pa.Table) -> None:
+        """Take the answers of all partitions (`kept_of_held_out`) for `overlap`, in place of `decide`."""
+        self._connection.register("sentences", sentences)
+        self._connection.execute(f"CREATE TABLE kept AS SELECT {_WHOLE.format('p')} AS p, p AS h FROM sentences")
+
     def decide(self) -> Reasons:
         """(n,) `KEPT` or the reason code of every training row, in order. Takes one byte of memory per row.
+
+        In a partition, only for rows whose premise it holds.
 
         A pair leaks in both orders. A graded pair (label NULL) has no direction, so both its sentences leak as premises.
         """
@@ -111,7 +161,9 @@ class Ledger:
             """
         )
         self._connection.execute("DROP TABLE pairs")
-        self._connection.execute(f"CREATE VIEW kept AS SELECT row, label, p, h FROM decided WHERE reason = {cleaning.KEPT}")
+        self._connection.execute(
+            f"CREATE VIEW kept AS SELECT row, label, p, h FROM decided WHERE reason = {cleaning.KEPT} AND {self._own}"
+        )
         reason = np.full(len(self), cleaning.DUPLICATE, dtype=np.int8)
         for batch in self._connection.cursor().sql("SELECT row, reason FROM decided").to_arrow_reader():
             reason[batch["row"].to_numpy()] = batch["reason"].to_numpy()
@@ -133,10 +185,9 @@ class Ledger:
 
     def sampled(self, pairs: Path, seed: int, most: int) -> list[str]:
         """Different sentences of the pairs in a Parquet file, in an order that depends on the seed and not on the rows."""
-        name = str(pairs).replace("'", "''")
         query = f"""
             SELECT DISTINCT md5_number('{seed}:' || text) AS place, text
-            FROM (SELECT unnest([premise, hypothesis]) AS text FROM read_parquet('{name}')) ORDER BY place LIMIT {most}
+            FROM (SELECT unnest([premise, hypothesis]) AS text FROM read_parquet({quoted(pairs)})) ORDER BY place LIMIT {most}
         """
         return [text for batch in in_order(self._connection, query) for text in batch["text"].to_pylist()]
 
@@ -185,13 +236,13 @@ class Ledger:
             label: CONTRADICTION or NEUTRAL.
             text: Parquet file with `row` and `hypothesis` of every training row added.
         """
-        name, table = str(text).replace("'", "''"), _PARTNERS[label]
+        table = _PARTNERS[label]
         # Join first, then sort: both in one query would need more memory than the database may use.
         self._connection.execute(
             f"""
             CREATE TABLE text_of_{table} AS
             SELECT {table}.row AS row, t.hypothesis AS partner
-            FROM {table} LEFT JOIN read_parquet('{name}') AS t ON t.row = {table}.partner
+            FROM {table} LEFT JOIN read_parquet({quoted(text)}) AS t ON t.row = {table}.partner
             """
         )
         return in_order(self._connection, f"SELECT partner FROM text_of_{table} ORDER BY row")
@@ -250,13 +301,12 @@ class Ledger:
             """
         )
 
-    def _insert(self, table: str, columns: tuple[str, str, str, str], batch: pa.RecordBatch, name: str, part: str = "") -> None:
+    def _insert(self, table: str, columns: Sequence[str], batch: Any, name: str, part: str = "", *, keyed: bool = False) -> None:
         (first, second, label, back), start = columns, self._added[name]
+        keys = f"{first}, {second}" if keyed else f"{_key(first)}, {_key(second)}"
         self._added[name] += batch.num_rows
         self._connection.register("rows", batch.append_column("row", pa.array(np.arange(start, start + batch.num_rows))))
-        self._connection.execute(
-            f"INSERT INTO {table} SELECT {part}row, {_key(first)}, {_key(second)}, {label}, {back} FROM rows"
-        )
+        self._connection.execute(f"INSERT INTO {table} SELECT {part}row, {keys}, {label}, {back} FROM rows")
         self._connection.unregister("rows")
 
     def _row(self, query: str) -> dict[str, int]:

@@ -61,5 +61,10 @@ def in_order(connection: Database, query: str) -> Iterator[pa.RecordBatch]:
         raise _cannot_sort(error) from None
 
 
+def quoted(path: Path) -> str:
+    """A path as a text of SQL."""
+    return f"""'{str(path).replace("'", "''")}'"""
+
+
 def _cannot_sort(error: Exception) -> UserError:
     return UserError(f"cannot sort the rows ({first_line(error)}); if the disk is full, free some space and run again")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from pipeline.models.encoder import GaussianEncoder
 
+Encoded = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]
+"""Token ids of n sentences end to end, stored lengths (n,) and lengths before truncation (n,)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
@@ -55,8 +58,8 @@ class Encoder:
         manifest = read_manifest(store)
         return (manifest.get("tokenizer_sha256"), manifest.get("max_length")) == (self.digest(), self.max_length)
 
-    def encode(self, sentences: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Token ids (all sentences end to end), stored lengths (n,) and lengths before truncation (n,) of n sentences."""
+    def encode(self, sentences: Sequence[str]) -> Encoded:
+        """The tokens of n sentences."""
         backend = self._plain()
         encodings = backend.encode_batch_fast(list(sentences))
         full = np.array([len(encoding) for encoding in encodings], dtype=np.int32)

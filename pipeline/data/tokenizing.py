@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.data.schema import BATCH_ROWS, DEV, LABELS, MINIMAL_PAIRS, PROMOTION, TRAIN_PAIRS
-from pipeline.data.scratch import Database, database, in_order
-from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.scratch import Database, database, in_order, quoted
+from pipeline.data.sentence_tokenizer import Encoded, Encoder
 from pipeline.data.table_io import Column, all_or_nothing, open_parquet, sha256_tree, write_batches
 from pipeline.data.token_sets import SET_COLUMNS, SETS
 from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS, as_int32
+from pipeline.storage.exchange import Spread
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
@@ -33,7 +34,12 @@ _PIECE = 2**20
 
 
 def tokenize(
-    prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD, stores: Sequence[str] = OUTPUTS
+    prepared: Path,
+    out: Path,
+    encoder: Encoder,
+    shard_sentences: int = SHARD,
+    stores: Sequence[str] = OUTPUTS,
+    spread: Spread | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Write token stores from the output of stage prepare. The same input gives the same bytes.
 
@@ -43,6 +49,7 @@ def tokenize(
         encoder: the tokenizer to use.
         shard_sentences: sentences in each shard except the last.
         stores: the stores to write, out of `OUTPUTS`.
+        spread: a cluster that tokenizes the training set; None: this process does.
 
     Returns:
         The content of each store's tokens.json.
@@ -63,12 +70,18 @@ def tokenize(
         for store in stores:
             (work / store / SENTENCES).mkdir(parents=True)
             tables = _tables(prepared, store)
+            sentences = SentenceWriter(work / store / SENTENCES, encoder, shard_sentences)
             with database(work.with_name(f"scratch-{store}")) as connection:
-                # The cells are read twice: the database numbers the sentences, then they are written.
-                numbers = _numbers(tables, connection)
-                sentences = SentenceWriter(work / store / SENTENCES, encoder, shard_sentences)
-                for name, table in tables.items():
-                    write_batches(work / store / f"{name}.arrow", _larger(_indexed(table, numbers, sentences)))
+                if spread is not None and store == "train":
+                    from pipeline.data.tokenizing_parts import indexed_on_nodes
+
+                    rows = indexed_on_nodes(tables, sentences, spread)
+                else:
+                    # The cells are read twice: the database numbers the sentences, then they are written.
+                    numbers = _numbers(tables, connection)
+                    rows = {name: indexed(table, table.columns, numbers, sentences) for name, table in tables.items()}
+                for name, batches in rows.items():
+                    write_batches(work / store / f"{name}.arrow", _larger(batches))
                 counts = sentences.close()
             kinds = {name: list(table.kind) for name, table in tables.items() if table.kind}
             names = [name for name in tables if name not in kinds]
@@ -141,18 +154,26 @@ def _open(path: Path) -> pq.ParquetFile:
         raise UserError(f"{path}: cannot be read as Parquet; run dvc repro -f prepare") from None
 
 
-def _indexed(table: PreparedTable, numbers: Column, sentences: SentenceWriter) -> Iterator[pa.RecordBatch]:
-    """The rows of a table as sentence indices. Writes each sentence at its first cell: the one with the next number."""
+def indexed(
+    table: Iterable[pa.RecordBatch], columns: Sequence[str], numbers: Column, sentences: Tokens
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table as sentence indices. Writes each sentence at its first cell: the one with the next number.
+
+    Args:
+        table: its rows, in batches.
+        columns: those of sentences.
+        numbers: of the sentences in the cells.
+    """
     for batch in table:
-        cells = _cells(batch, table.columns)
+        cells = cells_of(batch, columns)
         positions = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
         number = as_int32(numbers.take(len(positions)).to_numpy())
         highest_before = np.maximum.accumulate(np.concatenate(([sentences.written - 1], number)))[:-1]
         sentences.write(cells.take(pa.array(positions[number > highest_before])))
         index = np.full(len(cells), MISSING, dtype=np.int32)
         index[positions] = number
-        by_column = index.reshape(batch.num_rows, len(table.columns)).T
-        rows = {name: pa.array(column, pa.int32()) for name, column in zip(table.columns, by_column, strict=True)}
+        by_column = index.reshape(batch.num_rows, len(columns)).T
+        rows = {name: pa.array(column, pa.int32()) for name, column in zip(columns, by_column, strict=True)}
         rows |= {name: batch[name] for name in (*NUMBERS, "score") if name in batch.schema.names}
         if "label" in batch.schema.names and "class" not in rows:
             rows |= {name: _label_codes(batch, name) for name in ("label", "reverse_label")}
@@ -171,7 +192,7 @@ def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches() or held[:1]
 
 
-def _cells(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+def cells_of(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
     """(rows · columns,) the cells of a batch, row by row."""
     by_column = pa.concat_arrays([batch[name] for name in columns]) if columns else pa.array([], pa.string())
     order = np.arange(len(by_column)).reshape(len(columns), batch.num_rows).T.ravel()
@@ -187,12 +208,11 @@ def _numbers(tables: Mapping[str, PreparedTable], connection: Database) -> Colum
     connection.execute("CREATE TABLE cells (place UBIGINT, k UHUGEINT)")
     before = 0
     for table in tables.values():
-        name = str(table.path).replace("'", "''")
         for i, column in enumerate(table.columns):
             connection.execute(
                 f"""
                 INSERT INTO cells SELECT {before + i} + file_row_number * {len(table.columns)}, md5_number({column})
-                FROM read_parquet('{name}', file_row_number = true) WHERE {column} IS NOT NULL
+                FROM read_parquet({quoted(table.path)}, file_row_number = true) WHERE {column} IS NOT NULL
                 """
             )
         before += table.rows * len(table.columns)
@@ -209,23 +229,45 @@ def _numbers(tables: Mapping[str, PreparedTable], connection: Database) -> Colum
     return Column(in_order(connection, "SELECT number FROM numbered ORDER BY place"), "number", pa.int64())
 
 
-class SentenceWriter:
-    """Writes sentences as token ids, `shard_sentences` per file. Call `close` after the last sentence."""
+class Tokens:
+    """Tokenizes sentences, and keeps the tokens."""
 
-    def __init__(self, folder: Path, encoder: Encoder, shard_sentences: int) -> None:
-        self._folder = folder
-        self._encoder = encoder
-        self._shard_sentences = shard_sentences
-        self._text: list[pa.Array] = []
-        self.written = 0
-        """Number of sentences given to `write`."""
-        # Of the sentences in finished shards.
-        self._counts = {"sentences": 0, "tokens": 0, "truncated": 0, "longest": 0}
+    def __init__(self, encoder: Encoder, written: int = 0) -> None:
+        self.encoder = encoder
+        self.written = written
+        """Number of sentences so far, those before the first one here included."""
+        # Token ids end to end, stored lengths and lengths before truncation (`Encoder.encode`).
+        self.held = [encoder.encode([])]
 
     def write(self, text: pa.Array) -> None:
         """Append sentences."""
-        self._text.append(text)
-        self.written += len(text)
+        for start in range(0, len(text), _CHUNK):
+            self.add(self.encoder.encode(text.slice(start, _CHUNK).to_pylist()))
+
+    def add(self, tokens: Encoded) -> None:
+        """Append what `Encoder.encode` made of sentences."""
+        self.held.append(tokens)
+        self.written += len(tokens[1])
+
+    def joined(self) -> Encoded:
+        """All that is held, as one."""
+        ids, stored, full = (np.concatenate(columns) for columns in zip(*self.held, strict=True))
+        return ids, stored, full
+
+
+class SentenceWriter(Tokens):
+    """Writes sentences as token ids, `shard_sentences` per file. Call `close` after the last sentence."""
+
+    def __init__(self, folder: Path, encoder: Encoder, shard_sentences: int) -> None:
+        super().__init__(encoder)
+        self._folder = folder
+        self._shard_sentences = shard_sentences
+        # Of the sentences in finished shards.
+        self._counts = {"sentences": 0, "tokens": 0, "truncated": 0, "longest": 0}
+
+    def add(self, tokens: Encoded) -> None:
+        """Append what `Encoder.encode` made of sentences."""
+        super().add(tokens)
         while self.written - self._counts["sentences"] >= self._shard_sentences:
             self._write(self._shard_sentences)
 
@@ -237,11 +279,10 @@ class SentenceWriter:
         return self._counts
 
     def _write(self, length: int) -> None:
-        joined = pa.chunked_array(self._text, pa.string())
-        now, self._text = joined.slice(0, length), joined.slice(length).chunks
-        starts = range(0, max(length, 1), _CHUNK)
-        parts = [self._encoder.encode(now.slice(start, _CHUNK).to_pylist()) for start in starts]
-        ids, stored, full = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        ids, stored, full = self.joined()
+        tokens = int(stored[:length].sum())
+        self.held = [(ids[tokens:], stored[length:], full[length:])]
+        ids, stored, full = ids[:tokens], stored[:length], full[:length]
         offsets = np.concatenate([[0], np.cumsum(stored, dtype=np.int64)])
         rows = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids, pa.int32()))
         number = self._counts["sentences"] // self._shard_sentences
@@ -250,7 +291,7 @@ class SentenceWriter:
         write_batches(self._folder / f"{number:05d}.arrow", [batch])
         self._counts["sentences"] += length
         self._counts["tokens"] += len(ids)
-        self._counts["truncated"] += int((full > self._encoder.max_length).sum())
+        self._counts["truncated"] += int((full > self.encoder.max_length).sum())
         self._counts["longest"] = max(self._counts["longest"], int(full.max(initial=0)))
 
 

@@ -15,6 +15,7 @@ from pipeline.config.data_params import DataParams
 from pipeline.data.schema import DEV, HARD_FOLDER, PROMOTION
 from pipeline.data.table_io import all_or_nothing, sha256_tree
 from pipeline.families.family import families, part
+from pipeline.storage.exchange import Spread
 from pipeline.utils.atomic_io import write_json
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ Report = dict[str, Any]
 """Counts for prepare.json."""
 
 
-def prepare(data: DataParams, out: Path, evaluate: EvaluateParams | None = None) -> Report:
+def prepare(data: DataParams, out: Path, evaluate: EvaluateParams | None = None, spread: Spread | None = None) -> Report:
     """Read, clean and write everything into `out` (see `OUTPUTS`). The same input and parameters give the same bytes.
 
     Args:
         evaluate: how the baselines are measured and transfer tasks are checked; None: they are not.
+        spread: a cluster that does what a family can do there; None: this process does everything.
 
     Returns:
         The content of prepare.json.
@@ -43,7 +45,7 @@ def prepare(data: DataParams, out: Path, evaluate: EvaluateParams | None = None)
         for name in _FOLDERS:
             (work / name).mkdir()
         parts = [part(family, "prepare") for family in families() if family.reads(data)]
-        counts = [one.prepare(data, work, evaluate) for one in parts]
+        counts = [one.prepare(data, work, evaluate, spread) for one in parts]
         sums = sha256_tree(work, "*.parquet")
         profile: dict[str, Any] = {"source": data.source, "files": {name: _file(work / name, of) for name, of in sums.items()}}
         for one, counted in zip(parts, counts, strict=True):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
 
-from pyarrow import ArrowException
+from pyarrow import ArrowException, NativeFile
 from pyarrow.fs import (
     AwsDefaultS3RetryStrategy,
     FileInfo,
@@ -92,6 +92,12 @@ class Place:
                     return stream.read(most)
             except FileNotFoundError:
                 return None
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[NativeFile]:
+        """A file to read from any position."""
+        with self._errors(name), self.fs.open_input_file(name) as file:
+            yield file
 
     def write(self, name: str, text: str) -> None:
         """Write a small file atomically."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pyarrow import ArrowException
+from pyarrow import ArrowException, NativeFile, OSFile
 
 from pipeline.config.paths import home
 from pipeline.storage.filesystem import Place
@@ -217,6 +217,18 @@ def found(shared: str) -> Path:
     """The local path of a shared file or folder, downloaded if necessary."""
     digest, mark, storage = shared.partition("@")
     return Path(shared) if shared.startswith("/") or not mark else Storage.open(storage).local(digest)
+
+
+@contextmanager
+def opened(shared: str) -> Iterator[NativeFile]:
+    """A shared file to read from any position, without downloading it."""
+    digest, mark, storage = shared.partition("@")
+    if shared.startswith("/") or not mark:
+        with OSFile(shared) as file:
+            yield file
+    else:
+        with Storage.open(storage).opened(_place(digest, "")) as file:
+            yield file
 
 
 def private_folder(*, short: bool = False) -> Path:

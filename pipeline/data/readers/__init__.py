@@ -17,6 +17,7 @@ from pipeline.data.generated import Row
 from pipeline.data.readers.columns import (
     SOURCE,
     Columns,
+    Seen,
     graded_batches,
     pair_batches,
     pair_columns,
@@ -45,7 +46,9 @@ def generated_pairs(*sources: Callable[[], Iterator[Row]]) -> RawRows:
     return RawRows(name=GENERATED, batches=batches)
 
 
-def open_pairs(root: Path, spec: FileSpec | HubSpec | StsSpec) -> RawRows:
+def open_pairs(
+    root: Path, spec: FileSpec | HubSpec | StsSpec, groups: tuple[int, int] | None = None, seen: Seen | None = None
+) -> RawRows:
     """Pairs, or graded pairs, from one file or one data set.
 
     `source` of a row is the stem of the file or the name of the data set, followed by `:value` if it has a text column `source`.
@@ -53,6 +56,8 @@ def open_pairs(root: Path, spec: FileSpec | HubSpec | StsSpec) -> RawRows:
     Args:
         root: the folder of all raw data.
         spec: names a file under `root`, or the split of a data set: a folder under `root`, or a hub id at `spec.revision`.
+        groups: the first of the row groups of a Parquet file that are read, and the one behind the last; None: all.
+        seen: where to note what was seen of them, since only the whole file can be checked.
 
     Raises:
         UserError: the file is outside `root`, is missing or unreadable, or lacks a column; the data set, its revision,
@@ -61,7 +66,7 @@ def open_pairs(root: Path, spec: FileSpec | HubSpec | StsSpec) -> RawRows:
     name = spec.name if isinstance(spec, HubSpec) else spec.path
 
     def opened() -> Table:
-        return open_split(root, spec) if isinstance(spec, HubSpec) else open_table(root, spec.path, spec)
+        return open_split(root, spec) if isinstance(spec, HubSpec) else open_table(root, spec.path, spec, groups)
 
     with reading(name):
         file = opened()
@@ -74,7 +79,7 @@ def open_pairs(root: Path, spec: FileSpec | HubSpec | StsSpec) -> RawRows:
         with reading(name):
             file = opened()
             blocks = file.blocks(list(dict.fromkeys(column for column in wanted if column is not None)))
-            read = Columns(name, file, spec.where)
+            read = Columns(name, file, spec.where, seen)
             rows = (
                 graded_batches(read, blocks, columns) if isinstance(spec, StsSpec) else pair_batches(read, blocks, columns, spec)
             )

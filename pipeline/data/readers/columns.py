@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isnan
 from typing import NamedTuple
 
@@ -171,17 +172,51 @@ def _with_contradictions(batch: pa.RecordBatch, contradiction: pa.Array) -> pa.R
     return pa.concat_batches([batch, others]).take(pa.array(order[filled[order]]))
 
 
-class Columns:
-    """The columns of one file, block by block, as arrays of the raw schemas; `finish` checks the whole file."""
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a file, or of a part of it, for the checks of the whole file."""
 
-    def __init__(self, name: str, file: Table, where: Mapping[str, str]) -> None:
+    rows: int = 0
+    numbers: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    """Column of sentences → its first text, as long as all its texts are numbers; then None."""
+    selected: bool = False
+    """Whether a row has the values of `where`."""
+
+    def add(self, later: Seen) -> None:
+        """Add what was seen of the next part of the file."""
+        self.rows += later.rows
+        self.selected |= later.selected
+        for column, first in later.numbers.items():
+            self.numbers[column] = None if first is None else self.numbers.get(column, first)
+
+    def check(self, name: str, where: Mapping[str, str]) -> None:
+        """Check what only the whole file shows.
+
+        Raises:
+            UserError: there are no rows, a text column contains only numbers, or `where` selects no row.
+        """
+        if self.rows == 0:
+            raise UserError(f"{name}: has no rows; get or write it again")
+        for column, first in sorted(self.numbers.items()):
+            if first is not None:
+                raise UserError(f"{name}: column {column!r} holds only numbers ({shown(first)}, …); name the column of text")
+        if where and not self.selected:
+            conditions = ", ".join(f"{column}: {value}" for column, value in where.items())
+            raise UserError(f"{name}: no row has {conditions}; correct where in params.yaml")
+
+
+class Columns:
+    """The columns of one file, block by block, as arrays of the raw schemas; `finish` checks the whole file.
+
+    Args:
+        part: where to note what was seen if this is only a part of the file, so that `finish` checks nothing.
+    """
+
+    def __init__(self, name: str, file: Table, where: Mapping[str, str], part: Seen | None = None) -> None:
         self.name = name
         self._file = file
         self._where = where
-        self._numbers: dict[str, str | None] = {}
-        """Column of sentences → its first text, as long as all its texts are numbers; then None."""
-        self._rows = 0
-        self._selected = not where
+        self._whole, self._seen = part is None, part or Seen()
 
     def text(self, block: Block, column: str) -> pa.Array:
         """(n,) large_string, null as ''.
@@ -206,10 +241,10 @@ class Columns:
                 f"{self.name}: {block.place(row)}: column {column!r} has {len(text[row].as_py()):,} characters; a sentence has "
                 f"at most {_MOST_CHARACTERS:,}, and a model reads a few hundred tokens of it; shorten the text"
             )
-        first = self._numbers.get(column, "")
+        first = self._seen.numbers.get(column, "")
         if first is not None and len(filled := text.filter(pc.not_equal(text, ""))):
             only_numbers = pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py()
-            self._numbers[column] = (first or filled[0].as_py()) if only_numbers else None
+            self._seen.numbers[column] = (first or filled[0].as_py()) if only_numbers else None
         return text.cast(pa.string())
 
     def codes(self, block: Block, column: str | None, spec: PairSpec, otherwise: int) -> pa.Array:
@@ -263,13 +298,13 @@ class Columns:
 
     def selected(self, block: Block) -> pa.Array:
         """(n,) true where all columns of `where` have the wanted values."""
-        self._rows += block.rows
+        self._seen.rows += block.rows
         chosen = pa.repeat(pa.scalar(True), block.rows)
         for column, value in self._where.items():
             text = pc.fill_null(text_of(self.name, block, column, or_numbers=True), "")
             text = pc.utf8_trim(text, characters=STRIPPED)
             chosen = pc.and_(chosen, pc.equal(text, value))
-        self._selected = self._selected or bool(pc.any(chosen).as_py())
+        self._seen.selected |= bool(pc.any(chosen).as_py())
         return chosen
 
     def source(self, block: Block) -> pa.Array:
@@ -282,19 +317,9 @@ class Columns:
         return pc.if_else(pc.is_null(as_text(values)), stem, named).cast(pa.string())
 
     def finish(self) -> None:
-        """Check what only the whole file shows.
-
-        Raises:
-            UserError: there are no rows, a text column contains only numbers, or `where` selects no row.
-        """
-        if self._rows == 0:
-            raise UserError(f"{self.name}: has no rows; get or write it again")
-        for column, first in sorted(self._numbers.items()):
-            if first is not None:
-                raise UserError(f"{self.name}: column {column!r} holds only numbers ({shown(first)}, …); name the column of text")
-        if not self._selected:
-            conditions = ", ".join(f"{column}: {value}" for column, value in self._where.items())
-            raise UserError(f"{self.name}: no row has {conditions}; correct where in params.yaml")
+        """`Seen.check`, if this is the whole file."""
+        if self._whole:
+            self._seen.check(self.name, self._where)
 
 
 def text_of(name: str, block: Block, column: str, *, or_numbers: bool = False) -> pa.Array:

@@ -26,8 +26,11 @@ from pipeline.utils.file_kinds import other_kind_of
 _BATCH_BYTES, _READ_BYTES = 8 << 20, 1 << 20
 
 
-def open_table(root: Path, path: str, form: TableSpec = NO_FORM) -> Table:
+def open_table(root: Path, path: str, form: TableSpec = NO_FORM, groups: tuple[int, int] | None = None) -> Table:
     """The table of the file `path` under `root`.
+
+    Args:
+        groups: the first of the row groups of a Parquet file that are read, and the one behind the last; None: all.
 
     Raises:
         UserError: the file cannot be opened, its format is not supported, or `form` is of another format.
@@ -37,7 +40,7 @@ def open_table(root: Path, path: str, form: TableSpec = NO_FORM) -> Table:
     if len(kind) > 1 and (form.separator or form.quotes == "csv"):
         raise UserError(f"{path}: is {kind}, which has no such separator or quotes; remove them in params.yaml")
     if kind == "parquet":
-        return replace(_parquet_table(path, full), stem=stem(path))
+        return replace(_parquet_table(path, full, groups), stem=stem(path))
     blocks = byte_blocks(full, path)
     table = json_table(path, blocks) if kind == "jsonl" else csv_table(path, blocks, kind, form)
     return replace(table, stem=stem(path))
@@ -66,23 +69,42 @@ def open_parquet_source(name: str, full: Path) -> pq.ParquetFile:
         )
 
 
-def _parquet_table(name: str, full: Path) -> Table:
+def groups_of(root: Path, path: str, rows: int) -> list[tuple[int, int]] | None:
+    """The row groups (first, end) of a Parquet file, in runs of about so many rows; None for a file of another format.
+
+    Raises:
+        UserError: as `open_table`.
+    """
+    full = locate(root, path)
+    if detect(head(full, path), path, None) != "parquet":
+        return None
+    before = np.cumsum([0, *_rows_of_groups(open_parquet_source(path, full))])
+    borders = np.flatnonzero(np.diff(before[:-1] // rows)) + 1
+    return [*pairwise([0, *borders.tolist(), len(before) - 1])]
+
+
+def _rows_of_groups(file: pq.ParquetFile) -> list[int]:
+    return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+
+
+def _parquet_table(name: str, full: Path, groups: tuple[int, int] | None) -> Table:
     file = open_parquet_source(name, full)
-    metadata = file.metadata
+    metadata, rows_of = file.metadata, _rows_of_groups(file)
+    first, stop = groups or (0, len(rows_of))
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
 
     def blocks(wanted: Sequence[str]) -> Iterator[Block]:
-        before = 0
+        before = sum(rows_of[:first])
         # Fewer rows a batch if they are long, or may be. A row a batch would take too long.
         shared = max((longest for column, longest in _sharing(metadata).items() if column in wanted), default=1)
         batch_rows = min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1), max(64, _BATCH_BYTES // shared))
         with _parquet_faults(name):
-            for batch in file.iter_batches(max(1, batch_rows), columns=list(wanted)):
+            for batch in file.iter_batches(max(1, batch_rows), row_groups=range(first, stop), columns=list(wanted)):
                 for part in _parts(batch):
                     yield Block(columns={column: part.column(column) for column in wanted}, rows=part.num_rows, before=before)
                     before += part.num_rows
-        if before != metadata.num_rows:
-            raise UserError(f"{name}: has {before} rows where its index says {metadata.num_rows}; write it again")
+        if before != (expected := sum(rows_of[:stop])):
+            raise UserError(f"{name}: has {before} rows where its index says {expected}; write it again")
 
     return Table(columns=file.schema_arrow.names, blocks=blocks)
 

@@ -31,13 +31,14 @@ from pipeline.families.operations.generated import OperationRow, generate_operat
 from pipeline.families.operations.params import FAMILY
 from pipeline.families.operations.readers import read_operations
 from pipeline.families.prepare import Report, counted, dropped
+from pipeline.storage.exchange import Spread
 from pipeline.utils.errors import UserError
 
 LEAST_ROWS = 2
 """Rows of an operation that a set needs to score it, because the answer is sought among the set's answers."""
 
 
-def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Report:
+def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None, spread: Spread | None = None) -> Report:
     """Write the sets of operation rows into `work`; returns operations.
 
     Raises:

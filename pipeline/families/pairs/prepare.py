@@ -23,35 +23,44 @@ from pipeline.data.dedup import Ledger
 from pipeline.data.generated.everyday import everyday_sentences
 from pipeline.data.scratch import database
 from pipeline.data.split import part_of
-from pipeline.data.table_io import Column, ParquetFile, open_parquet
+from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.families.pairs.minimal_pairs import MOST_SENTENCES, minimal_pairs
 from pipeline.families.pairs.params import FAMILY
+from pipeline.families.pairs.partitions import decided_on_nodes
 from pipeline.families.pairs.profile import profile
 from pipeline.families.pairs.sources import Sources, read_sources
+from pipeline.families.pairs.training_rows import (
+    Decided,
+    TextFile,
+    kept_rows,
+    with_codes,
+    with_reverse,
+    without_own_reasons,
+)
 from pipeline.families.pairs.warn import warnings
 from pipeline.families.prepare import Report, counted, dropped
+from pipeline.storage.exchange import Spread
 from pipeline.utils.errors import UserError
 
 __all__ = ["contents", "lines", "prepare", "profile", "warnings"]
 
-# Training rows between the first pass and the second.
-_TEXT = pa.schema([("row", pa.int64()), *schema.RAW_PAIRS])
 # Sentences of our own, for the kinds of minimal pairs that a project's sentences give too few of.
 _EVERYDAY = 20_000
 
 
-def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Report:
+def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None, spread: Spread | None = None) -> Report:
     """Write the sets of pairs, triplets and reversed pairs into `work`; returns train, dev, promotion, tests, sts.
 
     Args:
         evaluate: decides how the hypothesis-only baseline is measured; None: it is not.
+        spread: a cluster that reads and decides on the training files; None: this process does.
 
     Raises:
         UserError: an input is wrong, or too few rows are left to train or score on.
     """
     sources, scratch = read_sources(data), work.with_name("scratch")
     with database(scratch) as connection:
-        report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
+        report = _clean_and_write(data, sources, Ledger(connection), work, scratch, spread)
     if evaluate is not None and FAMILY.has(data):
         from pipeline.families.pairs.baselines import hypothesis_only_of
 
@@ -88,7 +97,9 @@ def lines(report: Report) -> Iterator[str]:
         yield counted(name, rows)
 
 
-def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path) -> Report:
+def _clean_and_write(
+    data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path, spread: Spread | None
+) -> Report:
     parts = {} if sources.dev is None else _development(sources.dev, data, ledger, scratch)
     tests: dict[str, Report] = {}
     for name, rows in sources.tests.items():
@@ -103,7 +114,7 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
         # Second pass.
         with ParquetFile(path, schema.PAIRS) as file, open_parquet(scratch / path.name) as source:
             for batch in source.iter_batches(schema.BATCH_ROWS):
-                file.write(_named(_with_reverse(batch, back[: batch.num_rows])))
+                file.write(_named(with_reverse(batch, back[: batch.num_rows])))
                 back = back[batch.num_rows :]
     sts = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
     graded = {name + schema.STS_SUFFIX: report for name, report in sts.items()}
@@ -111,7 +122,7 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
         report |= ledger.in_development(name)
     train: Report = {}
     if sources.train:
-        train["train"] = _train(sources.train, data, ledger, work / "train", scratch / "train.text")
+        train["train"] = _train(sources.train, data, ledger, work / "train", scratch / "train.text", spread)
     else:
         ledger.decide()
     for name, report in {**parts, **tests, **graded}.items():
@@ -150,7 +161,7 @@ def _held_out(name: str, rows: schema.RawRows, data: DataParams, ledger: Ledger,
             if data.unlabelled == "non-entailment":
                 # From here on they are neutral rows: hard pairs, too, are those where another label than neutral is likelier.
                 label = np.where(unlabelled, schema.NEUTRAL, label).astype(np.int8)
-                batch = _with(batch, "label", label)
+                batch = with_codes(batch, "label", label)
             reason = cleaning.own_reasons(batch, "premise", "hypothesis", label != schema.NO_LABEL)
             kept = reason == cleaning.KEPT
             counts += cleaning.tally(reason)
@@ -184,36 +195,30 @@ def _graded(name: str, rows: schema.RawRows, ledger: Ledger, folder: Path) -> Re
     return report
 
 
-def _train(files: Sequence[schema.RawRows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
-    """Both passes over the training rows: add them to the ledger, then write the rows it keeps."""
-    dropped_counts: list[npt.NDArray[np.int64]] = []
-    ends: list[int] = []
-    with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
-        for rows in files:
-            dropped_counts.append(_enter(rows, ledger, writer))
-            ends.append(len(ledger))
-    reason = ledger.decide()
+def _train(
+    sources: Sequence[schema.RawRows], data: DataParams, ledger: Ledger, folder: Path, text: Path, spread: Spread | None
+) -> Report:
+    """Both passes over the training rows, here or on a cluster: decide on all of them, then write those that are kept."""
+    decided = _decided_here(sources, ledger, text) if spread is None else decided_on_nodes(data, ledger, text, spread)
     counts: dict[str, npt.NDArray[np.int64]] = {}
-    for rows, dropped_alone, part in zip(files, dropped_counts, np.split(reason, ends[:-1]), strict=True):
+    for rows, tally in zip(sources, decided.tallies, strict=True):
         # A file may occur twice, for different parts of it.
-        counts[rows.name] = counts.get(rows.name, 0) + dropped_alone + cleaning.tally(part)
+        counts[rows.name] = counts.get(rows.name, 0) + tally
     total = np.sum(list(counts.values()), axis=0)
     whole = _rows(total, cleaning.by_reason(total))
     _require_rows(", ".join(counts), "training", whole)
-    labels = ledger.labels()
-    if not labels[schema.LABELS[schema.ENTAILMENT]]:
+    if not decided.labels[schema.LABELS[schema.ENTAILMENT]]:
         raise UserError(
-            f"training has only {_names_of(labels)} rows; "
+            f"training has only {_names_of(decided.labels)} rows; "
             "triplets are made of entailment rows: add a file with some to data.files.train"
         )
-    ledger.match()
-    two_way = _write_train(text, reason, ledger, folder)
+    two_way = _write_train(decided.kept(), folder)
     minimal = _write_minimal(data, ledger, folder) if data.minimal_pairs else {}
-    numbers = ledger.train_counts()
+    numbers = decided.counts()
     return {
         "files": {name: _rows(part, cleaning.by_reason(part)) for name, part in counts.items()},
         **whole,
-        "labels": labels,
+        "labels": decided.labels,
         **minimal,
         "entailment_pairs": numbers["triplets"],
         "two_way": two_way,
@@ -222,39 +227,36 @@ def _train(files: Sequence[schema.RawRows], data: DataParams, ledger: Ledger, fo
     }
 
 
-def _enter(rows: schema.RawRows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
-    """First pass over one file: rows without a drop reason of their own go to the ledger and to `writer`.
-
-    Returns:
-        The tally of the dropped rows. Its count of kept rows is 0, because `Ledger.decide` decides on those.
-    """
-    counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
-    for batch in rows:
-        reason = cleaning.own_reasons(batch, "premise", "hypothesis", batch["label"].to_numpy() != schema.NO_LABEL)
-        counts += cleaning.tally(reason)
-        whole = batch.filter(pa.array(reason == cleaning.KEPT))
-        row = pa.array(np.arange(len(ledger), len(ledger) + whole.num_rows))
-        ledger.add_train(whole)
-        writer.write_batch(pa.RecordBatch.from_arrays([row, *whole.columns], schema=_TEXT))
-    counts[cleaning.KEPT] = 0
-    return counts
-
-
-def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path) -> int:
-    """Second pass: write pairs, triplets and reversed pairs in row order; returns the number of pairs known to hold both ways."""
-    back, total = ledger.entailed_back(), 0
-    contradictions, neutrals = (
-        Column(ledger.partners(label, text), "partner") for label in (schema.CONTRADICTION, schema.NEUTRAL)
+def _decided_here(sources: Sequence[schema.RawRows], ledger: Ledger, text: Path) -> Decided:
+    dropped_counts: list[npt.NDArray[np.int64]] = []
+    ends: list[int] = []
+    with TextFile(text) as writer:
+        for rows in sources:
+            counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
+            for whole in without_own_reasons(rows, counts):
+                ledger.add_train(whole)
+                writer.write(whole)
+            dropped_counts.append(counts)
+            ends.append(len(ledger))
+    reason = ledger.decide()
+    parts = np.split(reason, ends[:-1])
+    return Decided(
+        tallies=[alone + cleaning.tally(part) for alone, part in zip(dropped_counts, parts, strict=True)],
+        labels=ledger.labels(),
+        counts=ledger.train_counts,
+        kept=lambda: kept_rows(text, reason, ledger),
     )
+
+
+def _write_train(rows: Iterable[pa.RecordBatch | pa.Table], folder: Path) -> int:
+    """Write pairs, triplets and reversed pairs of the kept rows; returns the number of pairs known to hold both ways."""
+    total = 0
     with (
         ParquetFile(folder / "pairs.parquet", schema.PAIRS) as pairs,
         ParquetFile(folder / "triplets.parquet", schema.TRIPLETS) as triplets,
         ParquetFile(folder / "reversed.parquet", schema.REVERSED) as reverse,
-        open_parquet(text) as source,
     ):
-        for batch in source.iter_batches(schema.BATCH_ROWS):
-            batch = batch.filter(pa.array(reason[batch["row"].to_numpy()] == cleaning.KEPT))
-            batch = _with_reverse(batch, back[batch["row"].to_numpy()])
+        for batch in rows:
             pairs.write(_named(batch))
             entailed = batch.filter(pa.array(batch["label"].to_numpy() == schema.ENTAILMENT))
             two_way = entailed["reverse_label"].to_numpy() == schema.ENTAILMENT
@@ -262,8 +264,14 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
             premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
             # A pair that holds both ways is not an example of one that does not hold.
             reverse.write(pa.table([entailment, premise, origin], schema=schema.REVERSED).filter(pa.array(~two_way)))
-            contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
-            columns = [premise, entailment, contradiction, origin, neutral, pa.array(two_way.astype(np.int8))]
+            columns = [
+                premise,
+                entailment,
+                entailed["contradiction"],
+                origin,
+                entailed["neutral"],
+                pa.array(two_way.astype(np.int8)),
+            ]
             triplets.write(pa.table(columns, schema=schema.TRIPLETS))
     return total
 
@@ -281,16 +289,6 @@ def _write_minimal(data: DataParams, ledger: Ledger, folder: Path) -> Report:
         file.write(table)
     kinds = Counter(table["source"].to_pylist())
     return {"minimal_pairs": dict(sorted(kinds.items())), "minimal_pairs_leaked": int(leaked.sum())}
-
-
-def _with_reverse(batch: pa.RecordBatch, back: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The batch; where its source says nothing of a pair turned round, with what its set says (`Ledger.entailed_back`)."""
-    given = batch["reverse_label"].to_numpy()
-    return _with(batch, "reverse_label", np.where((given == schema.NO_LABEL) & back, schema.ENTAILMENT, given))
-
-
-def _with(batch: pa.RecordBatch, column: str, codes: npt.NDArray[Any]) -> pa.RecordBatch:
-    return batch.set_column(batch.schema.get_field_index(column), column, pa.array(codes, pa.int8()))
 
 
 def _named(batch: pa.RecordBatch) -> pa.RecordBatch:

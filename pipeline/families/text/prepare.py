@@ -32,6 +32,7 @@ from pipeline.families.text.generated import generate_documents
 from pipeline.families.text.running_text import AMONG, IN_DOCUMENTS
 from pipeline.families.text.tasks import Task, read_task
 from pipeline.families.text.transfer import check
+from pipeline.storage.exchange import Spread
 from pipeline.utils.errors import UserError
 
 MOST_BOILERPLATE = 5
@@ -51,7 +52,7 @@ _COUNTS = """
 """
 
 
-def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Report:
+def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None, spread: Spread | None = None) -> Report:
     """Write the sets of running text and the transfer tasks into `work`; returns text and tasks.
 
     Args:

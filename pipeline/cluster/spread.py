@@ -1,0 +1,71 @@
+"""Stages prepare and tokenize on a cluster: whether they go there, and what they need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pyarrow import ArrowException
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import standing
+from pipeline.config.paths import PREPARED, WORK, home
+from pipeline.identity.digests import digest_of_sums, library_versions, stage_sums
+from pipeline.storage.exchange import Exchange, Spread
+from pipeline.storage.object_store import Storage, at_once
+from pipeline.utils.atomic_io import sha256_file, sha256_json
+
+# Bytes of files below which a stage runs here: starting the tasks takes longer than some hundred thousand pairs.
+_LARGE = 2**24
+
+
+def raw_files(data: DataParams) -> list[Path]:
+    """The training files that stage prepare can read on a cluster."""
+    return [Path(data.root) / spec.path for spec in data.files.train] if data.source == "files" else []
+
+
+def prepared_files() -> list[Path]:
+    """The training tables that stage tokenize can read on a cluster."""
+    return sorted((PREPARED / "train").glob("*.parquet"))
+
+
+def is_large(files: list[Path]) -> bool:
+    """Whether files are worth the tasks of a cluster."""
+    return sum(file.stat().st_size for file in files if file.is_file()) >= _LARGE
+
+
+@contextmanager
+def spread_for(stage: str, cluster: ClusterParams, files: list[Path], given: Mapping[str, Any]) -> Iterator[Spread | None]:
+    """The cluster at `cluster.address` for a stage; None without one, or if `is_large` is false.
+
+    What its tasks have finished is in the storage under a key of the code, the files and what is given. So a stage that was killed
+    goes on there. At the end it is removed.
+
+    Args:
+        files: what the tasks read.
+        given: all else that decides what they make.
+
+    Raises:
+        UserError: the cluster or its storage cannot be reached.
+    """
+    if not standing(cluster) or not is_large(files):
+        yield None
+        return
+    # Importing Ray takes seconds.
+    from pipeline.cluster.session import session
+    from pipeline.cluster.tasks import NodesSpread, parts_for
+
+    storage = Storage.open(cluster.storage, home(Path.cwd()))
+    sums = dict(zip(map(str, files), at_once(sha256_file, files), strict=True))
+    parts = parts_for(sum(file.stat().st_size for file in files), cluster.workers)
+    code = digest_of_sums(stage_sums(stage))
+    folder = f"{WORK}/{sha256_json({**given, 'code': code, 'files': sums, 'parts': parts, 'versions': library_versions()})}"
+    storage.use(folder)
+    name = cluster.storage if storage.folder is None else str(storage.folder)
+    with session(cluster.model_copy(update={"device": "cpu"})) as on:
+        yield NodesSpread(on, Exchange(name, folder), parts)
+    with suppress(ArrowException, OSError):
+        storage.fs.delete_dir(folder)
