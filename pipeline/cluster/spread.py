@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pipeline.config.data_params import DataParams
@@ -18,34 +19,40 @@ from pipeline.storage.exchange import Exchange, Spread
 from pipeline.storage.object_store import Storage, at_once
 from pipeline.utils.atomic_io import sha256_file, sha256_json
 
-# Bytes of files below which a stage runs here: starting the tasks takes longer than some hundred thousand pairs.
+# Bytes of text below which a stage runs here: starting the tasks takes longer than some hundred thousand pairs.
 _LARGE = 2**24
+# Of a row of a prepared table, about.
+_ROW_BYTES = 100
 
 
-def raw_files(data: DataParams) -> list[Path]:
-    """The training files that stage prepare can read on a cluster."""
-    return [Path(data.root) / spec.path for spec in data.files.train] if data.source == "files" else []
+def raw_files(data: DataParams) -> dict[Path, int]:
+    """The training files that stage prepare can read on a cluster, with about the bytes of their text."""
+    files = [Path(data.root) / spec.path for spec in data.files.train] if data.source == "files" else []
+    return {file: file.stat().st_size for file in files if file.is_file()}
 
 
-def prepared_files() -> list[Path]:
-    """The training tables that stage tokenize can read on a cluster."""
-    return sorted((PREPARED / "train").glob("*.parquet"))
+def prepared_files() -> dict[Path, int]:
+    """The training tables that stage tokenize can read on a cluster, with about the bytes of their text."""
+    files = sorted((PREPARED / "train").glob("*.parquet"))
+    return {file: _ROW_BYTES * pq.read_metadata(file).num_rows for file in files}
 
 
-def is_large(files: list[Path]) -> bool:
+def is_large(files: Mapping[Path, int]) -> bool:
     """Whether files are worth the tasks of a cluster."""
-    return sum(file.stat().st_size for file in files if file.is_file()) >= _LARGE
+    return sum(files.values()) >= _LARGE
 
 
 @contextmanager
-def spread_for(stage: str, cluster: ClusterParams, files: list[Path], given: Mapping[str, Any]) -> Iterator[Spread | None]:
+def spread_for(
+    stage: str, cluster: ClusterParams, files: Mapping[Path, int], given: Mapping[str, Any]
+) -> Iterator[Spread | None]:
     """The cluster at `cluster.address` for a stage; None without one, or if `is_large` is false.
 
-    What its tasks have finished is in the storage under a key of the code, the files and what is given. So a stage that was killed
+    What its tasks have finished is in the storage under a key of the code, the files and what is given, so a stage that was killed
     goes on there. At the end it is removed.
 
     Args:
-        files: what the tasks read.
+        files: what the tasks read, with about the bytes of their text.
         given: all else that decides what they make.
 
     Raises:
@@ -60,7 +67,7 @@ def spread_for(stage: str, cluster: ClusterParams, files: list[Path], given: Map
 
     storage = Storage.open(cluster.storage, home(Path.cwd()))
     sums = dict(zip(map(str, files), at_once(sha256_file, files), strict=True))
-    parts = parts_for(sum(file.stat().st_size for file in files), cluster.workers)
+    parts = parts_for(sum(files.values()), cluster.workers)
     code = digest_of_sums(stage_sums(stage))
     folder = f"{WORK}/{sha256_json({**given, 'code': code, 'files': sums, 'parts': parts, 'versions': library_versions()})}"
     storage.use(folder)

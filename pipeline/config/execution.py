@@ -20,8 +20,8 @@ class ClusterParams(Section):
 
     address: Address | None = None
     """Where the work runs. null: this machine, with a private Ray cluster while a stage trains. http://host:port, the dashboard
-    of a standing cluster: tune, train, evaluate and experiment run there as Ray jobs (docs/cluster.md). host:port or "auto": join
-    a cluster of which this machine is a node."""
+    of a standing cluster: tune, train, evaluate and experiment run there as Ray jobs, and prepare and tokenize of much data
+    (docs/cluster.md). host:port or "auto": join a cluster of which this machine is a node."""
     workers: Positive = 1
     """Processes over which a training run is spread (DDP). With 1, as many runs go on side by side as there is room for, which is
     faster for a grid of small trials."""

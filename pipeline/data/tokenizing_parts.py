@@ -105,7 +105,7 @@ def _keys(number: int, file: str, first: int, columns: Sequence[str], place: int
 
 def _firsts(number: int, *, places: Sequence[int], exchange: Exchange) -> list[int]:
     """Returns for each unit how many sentences of this partition it has first."""
-    keys = pa.concat_tables([exchange.read([f"keys-{unit}"], number) for unit in range(len(places) - 1)])
+    keys = exchange.read([f"keys-{unit}" for unit in range(len(places) - 1)], number)
     with TemporaryDirectory(prefix="gausscse-") as folder, database(Path(folder) / "keys", threads=1) as connection:
         connection.register("keys", keys)
         query = "SELECT place, min(place) OVER (PARTITION BY high, low) AS first FROM keys ORDER BY place"
@@ -117,7 +117,7 @@ def _firsts(number: int, *, places: Sequence[int], exchange: Exchange) -> list[i
 
 
 def _numbers(number: int, before: int, *, parts: int, exchange: Exchange) -> None:
-    found = [exchange.read([f"firsts-{part}"], number) for part in range(parts)]
+    found = [*exchange.each([f"firsts-{part}" for part in range(parts)], number)]
     partition = np.repeat(np.arange(parts), [len(table) for table in found])
     table = pa.concat_tables(found)
     new = np.flatnonzero(table["place"].to_numpy() == table["first"].to_numpy())

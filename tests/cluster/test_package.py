@@ -49,7 +49,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def code() -> set[str]:
     names = {p.relative_to(ROOT).as_posix() for folder in ("pipeline", "stages") for p in (ROOT / folder).rglob("*.py")}
     # All files that a stage of a job depends on: without one, its code counts as edited.
-    names |= {Path("pipeline", name).as_posix() for stage in STAGES for name in stage_sums(stage) if not name.startswith("..")}
+    names |= {
+        Path("pipeline", name).as_posix()
+        for stage in ("prepare", "tokenize", *STAGES)
+        for name in stage_sums(stage)
+        if not name.startswith("..")
+    }
     names |= {"pipeline/data/lexicon/words.json", "pipeline/registry/card.txt"}
     # Pages are made where the results are.
     return {name for name in names if not name.startswith("pipeline/report/")}

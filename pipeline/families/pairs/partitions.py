@@ -3,7 +3,7 @@
 1. `_read` cleans some row groups of a file, or a file, and leaves its rows for the partitions: all of a row where its premise
    belongs, and its keys where its hypothesis does.
 2. `_decide` decides on the rows of a partition (`pipeline.data.dedup.Ledger`) and leaves the kept ones, chunk by chunk.
-3. The kept rows of a chunk come from all partitions and are sorted by their numbers.
+3. `_order` sorts the kept rows of a chunk, which come from all partitions, by their numbers.
 
 So the result does not depend on the number of partitions, and no process holds more than a partition, in a database on disk.
 """
@@ -75,13 +75,14 @@ def decided_on_nodes(data: DataParams, ledger: Ledger, scratch: Path, spread: Sp
     items = [{"number": number} for number in numbers]
     decided = spread.run(_decide, items, parts=spread.parts, chunks=chunks, held_out=spread.share(scratch), sources=len(specs))
     tallies += np.sum([one["tallies"] for one in decided], axis=0)
+    spread.run(_order, [{"number": chunk} for chunk in range(len(chunks))], parts=spread.parts)
     exchange = spread.exchange
     ledger.take_kept(exchange.read([f"held-{number}" for number in numbers], 0))
     return Decided(
         tallies=[*tallies],
         labels=_sum(one["labels"] for one in decided),
         counts=lambda: _sum(one["counts"] for one in decided),
-        kept=lambda: (exchange.read([f"kept-{n}" for n in numbers], chunk).sort_by("row") for chunk in range(len(chunks))),
+        kept=lambda: (exchange.read([f"ordered-{chunk}"], 0) for chunk in range(len(chunks))),
     )
 
 
@@ -153,8 +154,7 @@ def _decide(
         own: list[npt.NDArray[np.bool_]] = []
         numbers: list[npt.NDArray[np.int32]] = []
         with TextFile(text) as writer:
-            for name, _ in chunks:
-                rows = exchange.read([name], number)
+            for rows in exchange.each([name for name, _ in chunks], number):
                 ledger.add_keys(rows.select([*_KEYS, "label", "reverse_label"]))
                 # Rows without text get numbers, too.
                 writer.write(rows.select(schema.RAW_PAIRS.names))
@@ -172,6 +172,11 @@ def _decide(
         held = ledger.kept_of_held_out()
         exchange.write(f"held-{number}", held.schema, [held])
         return {"tallies": tallies.tolist(), "labels": ledger.labels(), "counts": ledger.train_counts()}
+
+
+def _order(number: int, *, parts: int, exchange: Exchange) -> None:
+    kept = exchange.read([f"kept-{part}" for part in range(parts)], number)
+    exchange.write(f"ordered-{number}", KEPT_ROWS, [kept.sort_by("row")])
 
 
 def _by_chunk(rows: Iterator[pa.RecordBatch], ends: npt.NDArray[np.int64], numbers: npt.NDArray[np.int32]) -> Iterator[pa.Table]:
