@@ -33,8 +33,12 @@ def raw_files(data: DataParams) -> dict[Path, int]:
 
 def prepared_files() -> dict[Path, int]:
     """The training tables that stage tokenize can read on a cluster, with about the bytes of their text."""
-    files = sorted((PREPARED / "train").glob("*.parquet"))
-    return {file: _ROW_BYTES * pq.read_metadata(file).num_rows for file in files}
+    files: dict[Path, int] = {}
+    for file in sorted((PREPARED / "train").glob("*.parquet")):
+        # The stage says what is wrong with a damaged one.
+        with suppress(ArrowException, OSError):
+            files[file] = _ROW_BYTES * pq.read_metadata(file).num_rows
+    return files
 
 
 def is_large(files: Mapping[Path, int]) -> bool:
@@ -48,8 +52,8 @@ def spread_for(
 ) -> Iterator[Spread | None]:
     """The cluster at `cluster.address` for a stage; None without one, or if `is_large` is false.
 
-    What its tasks have finished is in the storage under a key of the code, the files and what is given, so a stage that was killed
-    goes on there. At the end it is removed.
+    What its tasks have finished is in the storage under a key of the code, the files and what is given. A stage that was killed
+    goes on there; one that ends removes it.
 
     Args:
         files: what the tasks read, with about the bytes of their text.
