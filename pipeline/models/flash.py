@@ -26,9 +26,8 @@ _ROTARY = frozenset({"modernbert", "eurobert", "gte", "nomic_bert", "jina_embedd
 
 def takes(backbone: nn.Module, device: torch.device) -> bool:
     """True if the backbone can compute this way on the device, in the precision of the autocast around the call."""
-    config: Any = backbone.config
-    half = device.type == "cuda" and torch.is_autocast_enabled("cuda")
-    return half and config.model_type in _ROTARY and is_flash_attn_2_available()
+    kind: Any = backbone.config.model_type  # type: ignore[union-attr]
+    return device.type == "cuda" and torch.is_autocast_enabled("cuda") and kind in _ROTARY and is_flash_attn_2_available()
 
 
 def states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
@@ -39,17 +38,10 @@ def states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
     lengths = [torch.stack((own := mask.sum(1), mask.shape[1] - own), 1).flatten() for _, mask in batch.rectangles()]
     starts = F.pad(torch.cat(lengths).cumsum(0, dtype=torch.int32), (1, 0))
     longest = max(length for _, length in batch.shapes)
+    where = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": longest, "max_length_k": longest}
     config: Any = backbone.config
     usual, config._attn_implementation = config._attn_implementation, _ATTENTION
     try:
-        output = backbone(
-            input_ids=batch.ids[None],
-            position_ids=batch.positions()[None],
-            cu_seq_lens_q=starts,
-            cu_seq_lens_k=starts,
-            max_length_q=longest,
-            max_length_k=longest,
-        )
+        return backbone(batch.ids[None], position_ids=batch.positions()[None], **where).last_hidden_state[0]
     finally:
         config._attn_implementation = usual
-    return output.last_hidden_state[0]
