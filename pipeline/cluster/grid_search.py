@@ -67,8 +67,9 @@ def run_trials(
     known = [store.result(trial, early_stopping) for trial in trials]
     report_known(known, store, named, tracker, parent)
     if waiting := [(store.folder(result.trial), named(result.trial)) for result in known if result.unfinished]:
-        watch = watched(waiting, tracker, parent, early_stopping)
-        _train(waiting, trials, early_stopping, store, session(), watch)
+        on = session()
+        watch = watched(waiting, tracker, parent, early_stopping, on.params.price_per_hour or 0)
+        _train(waiting, trials, early_stopping, store, on, watch)
     return [store.result(result.trial, early_stopping) if result.unfinished else result for result in known]
 
 

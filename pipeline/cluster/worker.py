@@ -58,6 +58,7 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
 
 def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> str:
     done = False
+    machines: list[str] = []
 
     def was_stopped() -> bool:
         # Only the first worker looks, so that all get the same answer.
@@ -78,7 +79,7 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                 for name, value in zip(SYSTEM, row, strict=True)
                 if not math.isnan(value)
             }
-            folder.log(replace(progress, system=system))
+            folder.log(replace(progress, system=system, machines=machines))
         if config["early_stopping"] and progress.step < progress.total_steps and was_stopped():
             raise _Stopped
 
@@ -123,9 +124,9 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                     if digest(store) != sums:
                         raise RunError(f"{store}: has changed since the trial was planned; run dvc repro again")
                 if config["standing"]:
-                    homes = _homes(device)
+                    machines += _homes(device)
                     if first:
-                        watch = stack.enter_context(ClusterWatch(ClusterParams(**config["cluster"]), config["use_gpu"], homes))
+                        watch = stack.enter_context(ClusterWatch(ClusterParams(**config["cluster"]), config["use_gpu"], machines))
                 train(*stores, folder, report, device, pause=pause)
         except _Stopped:
             return ""

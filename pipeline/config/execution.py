@@ -60,6 +60,12 @@ class ClusterParams(Section):
     object_store_mb: Annotated[int, Field(ge=80, lt=2**31)] = 200
     """Shared-memory object store of the private cluster, MB. Ray's default takes gigabytes; the pipeline moves little through
     it."""
+    price_per_hour: PositiveFloat | None = None
+    """Price of one machine for an hour, in your currency, such as that of a spot instance. MLflow then has `machine_hours` and
+    `price` of each trial and of the whole run. Each machine (node of the cluster) with a worker of a trial counts, from the
+    trial's first report to its end or the stage's, with restarts and waits in between; trials that share a machine share its
+    time. Not counted: the start of Ray and of a trial until its first report, machines without a worker, scoring, and up to a
+    minute if the stage is killed. null: nothing is recorded."""
 
     @model_validator(mode="after")
     def _no_more_than_all(self) -> ClusterParams:

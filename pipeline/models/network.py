@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pipeline.config.params import ModelParams
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import TokenVectors
-from pipeline.models import packed_bert
+from pipeline.models import flash, packed_bert
 from pipeline.models.packing import TokenBlocks
 from pipeline.utils.errors import UserError
 
@@ -94,13 +94,16 @@ def _pooled(backbone: nn.Module, batch: TokenBlocks, pooling: Literal["first", "
     """(m, H): one vector per sentence, by `model.pooling`."""
     if packed_bert.is_bert_shaped(backbone):
         return (packed_bert.first_token_states if pooling == "first" else packed_bert.mean_states)(backbone, batch)
-    return torch.cat([pool(hidden_states(backbone, *rectangle), rectangle[1], pooling) for rectangle in batch.rectangles()])
+    states = zip(_token_states(backbone, batch), batch.masks, strict=True)
+    return torch.cat([pool(part, mask, pooling) for part, mask in states])
 
 
 def _token_states(backbone: nn.Module, batch: TokenBlocks) -> list[Tensor]:
     """The last hidden states of each block, (c, L, H)."""
     if packed_bert.is_bert_shaped(backbone):
         return packed_bert.token_states(backbone, batch)
+    if flash.takes(backbone, batch.ids.device):
+        return batch.by_block(flash.states(backbone, batch))
     return [hidden_states(backbone, *rectangle) for rectangle in batch.rectangles()]
 
 

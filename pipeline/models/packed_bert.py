@@ -53,9 +53,7 @@ def first_token_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
 def token_states(backbone: nn.Module, batch: TokenBlocks) -> list[Tensor]:
     """The last hidden states of each block, (c, L, H); dropout in training mode."""
     bert: Any = backbone
-    x = _through(bert.encoder.layer, _embed(bert.embeddings, batch), batch, batch.masks)
-    blocks = x[: len(batch.ids)].split(batch.sizes)
-    return [part.view(*shape, -1) for part, shape in zip(blocks, batch.shapes, strict=True)]
+    return batch.by_block(_through(bert.encoder.layer, _embed(bert.embeddings, batch), batch, batch.masks))
 
 
 def mean_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:

@@ -71,6 +71,11 @@ class TokenBlocks:
         for shape, ids, present in zip(self.shapes, self.ids.split(self.sizes), mask.split(self.sizes), strict=True):
             yield ids.view(shape), present.view(shape)
 
+    def by_block(self, states: Tensor) -> list[Tensor]:
+        """(T, H), with spare rows or without → (count, L, H) of each block."""
+        blocks = states[: len(self.ids)].split(self.sizes)
+        return [part.view(*shape, -1) for part, shape in zip(blocks, self.shapes, strict=True)]
+
 
 def by_length(store: TokenStore, rows: NDArray[np.integer], at_most: int | None) -> list[NDArray[np.int64]]:
     """Positions in `rows`, shortest sentence first, in parts of nearly equal size.

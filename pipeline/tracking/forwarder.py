@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -65,24 +67,27 @@ def warn_reuse(reused: Sequence[tuple[Trial, Timing]]) -> None:
 
 @contextmanager
 def watched(
-    trials: Sequence[tuple[TrialFolder, str]], tracker: Tracker, parent: str, rule: EarlyStopping | None = None
+    trials: Sequence[tuple[TrialFolder, str]], tracker: Tracker, parent: str, rule: EarlyStopping | None = None, price: float = 0
 ) -> Iterator[None]:
     """Watch trials while the block runs; after the block, everything they wrote is in MLflow.
 
     Args:
         trials: the folder and the display name of each trial.
         rule: the early-stopping rule whose notes count.
+        price: `cluster.price_per_hour`; 0: none is recorded.
 
     Raises:
         UserError: MLflow still fails when the block has ended; the trials' results are safe in their folders.
     """
     watches = [_Watch(folder.for_another_thread(), name, tracker, parent, rule) for folder, name in trials]
+    meter = _Meter(watches, tracker, parent, price)
     stop, turns = threading.Event(), itertools.count()
 
     def loop() -> None:
         warned = False
         while not stop.wait(_POLL):
             try:
+                meter.read(60.0)
                 for watch in _worth_a_look(watches, next(turns)):
                     watch.look()
                 warned = False
@@ -103,6 +108,7 @@ def watched(
         # If an error ended the block, it matters more than an unreachable server, so do not wait minutes for the server.
         with nullcontext() if ended_well else server.impatient():
             try:
+                meter.read(0.0)
                 for watch in watches:
                     watch.look(last=True)
             except UserError:
@@ -124,6 +130,31 @@ def _worth_a_look(watches: Sequence[_Watch], turn: int) -> list[_Watch]:
     return running + waiting[:_NEXT] + others[start : start + _IN_TURN]
 
 
+class _Meter:
+    """Counts the hours of the machines that trials run on (`cluster.price_per_hour`), and adds them to the runs in MLflow."""
+
+    def __init__(self, watches: Sequence[_Watch], tracker: Tracker, parent: str, price: float) -> None:
+        self._watches, self._tracker, self._parent, self._price = watches, tracker, parent, price
+        self._counted = self._sent = time.monotonic()
+        # What MLflow does not have yet, of each trial, and with None of all.
+        self._hours = Counter[_Watch | None]()
+
+    def read(self, every: float) -> None:
+        """Count the time since the last call, on each machine in equal shares for the trials that run there. Send what was
+        counted, if the last time was so many seconds ago."""
+        now = time.monotonic()
+        hours, self._counted = (now - self._counted) / 3600, now
+        running = [watch for watch in self._watches if not (watch.stopped or watch.ended)]
+        for machine in {one for watch in running for one in watch.machines}:
+            there = [watch for watch in running if machine in watch.machines]
+            self._hours.update({None: hours} | dict.fromkeys(there, hours / len(there)))
+        if self._price and now - self._sent >= every:
+            for watch, spent in [*self._hours.items()]:
+                mlflow_runs.add_price(self._tracker, watch.run() if watch else self._parent, spent, spent * self._price)
+                del self._hours[watch]
+            self._sent = now
+
+
 class _Watch:
     """The state of one watched trial: what has been printed, what MLflow has, and what is still to be logged."""
 
@@ -139,6 +170,8 @@ class _Watch:
         self._logged: set[int] | None = None
         self.begun = self.stopped = self.ended = False
         self._where: dict[str, Any] = {}
+        self.machines: set[str] = set()
+        """Those that its workers were on at the last report; none before the first."""
 
     def look(self, *, last: bool = False) -> None:
         """Print and log new progress; end the MLflow run when the trial has ended."""
@@ -150,6 +183,7 @@ class _Watch:
             self._folder.pull_notes()
         new = self._records.read()
         self.begun |= bool(new)
+        self.machines = {*(new[-1].get("machines") or ("this",))} if new else self.machines
         if new and new[-1]["step"] == new[-1]["total_steps"]:
             self._folder.refresh()
         while self._records.notes:
@@ -166,16 +200,16 @@ class _Watch:
         if self._waiting and (last or outcome or any(record["score"] is not None for record in self._waiting)):
             self._log()
         if outcome is not None:
-            mlflow_runs.end_trial(self._tracker, self._run(), outcome, how=str(self._folder.timing()))
+            mlflow_runs.end_trial(self._tracker, self.run(), outcome, how=str(self._folder.timing()))
             self.ended = True
         elif reason is not None:
-            mlflow_runs.fail_trial(self._tracker, self._run(), reason)
+            mlflow_runs.fail_trial(self._tracker, self.run(), reason)
             self.ended = True
         elif self._rule is not None and not self.stopped and (stop := self._folder.stop(self._rule)) is not None:
             # The trial has not ended yet: its workers take a few more steps, and may even reach the last one.
             log.info(f"{self._name}  {stop}")
             self._log()
-            mlflow_runs.stop_trial(self._tracker, self._run(), stop)
+            mlflow_runs.stop_trial(self._tracker, self.run(), stop)
             self.stopped = True
 
     def _say_device(self, record: dict[str, Any]) -> None:
@@ -185,14 +219,15 @@ class _Watch:
             return
         self._where = where
         log.info(f"{self._name}  on {where['device']} in {where['precision']} ({record['precision_why']})")
-        mlflow_runs.tag(self._tracker, self._run(), {f"gausscse.{key}": str(value) for key, value in where.items()})
+        mlflow_runs.tag(self._tracker, self.run(), {f"gausscse.{key}": str(value) for key, value in where.items()})
 
-    def _run(self) -> str:
+    def run(self) -> str:
+        """Id of the trial's run in MLflow."""
         if self._run_id is None:
             self._run_id = mlflow_runs.trial_run(self._tracker, self._parent, self._folder.trial, self._name)
         return self._run_id
 
     def _log(self) -> None:
         score = self._folder.trial.objective.score_name
-        self._logged = mlflow_runs.log_progress(self._tracker, self._run(), self._waiting, score, self._logged)
+        self._logged = mlflow_runs.log_progress(self._tracker, self.run(), self._waiting, score, self._logged)
         self._waiting = []

@@ -177,6 +177,14 @@ def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> 
         _log_changed(client, run_id, {_NO_METRIC_NAME.sub("_", key): value for key, value in metrics.items()}, 0)
 
 
+def add_price(tracker: Tracker, run_id: str, machine_hours: float, price: float) -> None:
+    """Add to the metrics `machine_hours` and `price` of a run."""
+    with tracker.calls() as client:
+        before = client.get_run(run_id).data.metrics
+        spent = {"machine_hours": machine_hours, "price": price}
+        _log_changed(client, run_id, {key: before.get(key, 0.0) + value for key, value in spent.items()}, 0)
+
+
 def log_files(tracker: Tracker, run_id: str, paths: Iterable[Path]) -> None:
     """Log files and folders, given relative to the project root, as artifacts of a run under the same paths."""
     with tracker.calls() as client:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -73,6 +73,8 @@ class Progress(Speed):
     seconds_left: float | None
     system: Mapping[str, float] | None = None
     """Load of the workers' machines, by MLflow's names of system metrics."""
+    machines: Sequence[str] = ()
+    """The cluster's id of the machine of each worker; empty if all are on this machine."""
 
 
 class Pace:

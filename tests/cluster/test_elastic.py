@@ -116,6 +116,9 @@ def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
     # Only the host that was lost without a warning cost steps: no step after that was reported twice.
     steps = [record["step"] for record in run.records() if record["step"] >= reached[0]]
     assert len(steps) == len(set(steps))
+    # Two hosts, one, two, one; that is what a price is of.
+    sizes = [len({*record["machines"]}) for record in run.records()]
+    assert [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before] == [2, 1, 2, 1]
     ours, theirs = run.outcome(), whole.outcome()
     assert run.folder is not None
     assert read_json(run.folder / OUTCOME)["timing"]["workers"] == 1

@@ -47,6 +47,7 @@ from tests.trial_of import trial_on
 
 pytestmark = pytest.mark.faults
 Undisturbed = tuple[TrialStore, list[TrialResult], str]
+PRICE = 2.5
 
 SAID = io.StringIO()
 """The output when the session below began, and when it trained."""
@@ -99,7 +100,8 @@ def undisturbed(
     parent = mlflow_runs.pipeline_run(tracker, "undisturbed", {}, {})
     trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 1e30)]
     with mlflow_runs.stage_of(tracker, parent):
-        return here, run_trials(trials, here, lambda: ray_session, tracker, parent), parent
+        paid = replace(ray_session, params=ray_session.params.model_copy(update={"price_per_hour": PRICE}))
+        return here, run_trials(trials, here, lambda: paid, tracker, parent), parent
 
 
 def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: Undisturbed) -> None:
@@ -195,6 +197,11 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     # Of 8 rows each worker has 4. In a step it receives the other 4 rows' entailment, contradiction and premise (mean and
     # log-variance, 32 dimensions, 4 bytes), the gradients of its own as much, and a number for each entailment and contradiction.
     assert run.data.metrics["gathered_mb"] == (2 * 4 * 3 * 2 * 32 * 4 + 2 * 4 * 4) / 1e6
+    # The pipeline has the time of the one machine, of which each trial has a part.
+    whole, *parts = [tracker.client.get_run(parent), *runs]
+    hours = [part.data.metrics.get("machine_hours", 0.0) for part in parts]
+    assert 0 < whole.data.metrics["machine_hours"] == pytest.approx(sum(hours))
+    assert whole.data.metrics["price"] == pytest.approx(PRICE * sum(hours))
 
 
 def test_an_unusable_gpu_is_told_and_cuda_is_refused_at_once(ray_session: Session) -> None:

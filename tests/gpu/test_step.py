@@ -46,7 +46,7 @@ def test_loss_and_gradients_are_those_of_the_cpu_in_float64(
     job: str, device: torch.device, spec: dict[str, Any], exact: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
     ours = run(JOBS[job], {**spec, "device": device, "dtype": "float32"}, 1)
-    _assert_near(ours, exact[job], 1e-5, 1e-3)
+    assert_near(ours, exact[job], 1e-5, 1e-3)
 
 
 @pytest.mark.parametrize("job", ["paper", "simcse", "quickthoughts", "intersent"])
@@ -64,10 +64,10 @@ def test_the_loss_in_bf16_is_near(
 def test_gradient_caching_repeats_the_plain_step_with_its_dropout(device: torch.device, spec: dict[str, Any]) -> None:
     found = run(JOBS["cached"], {**spec, "device": device, "dtype": "float32", "losses": False}, 1)
     names = [name for name in found if not name.startswith("plain.")]
-    _assert_near({name: found[name] for name in names}, {name: found[f"plain.{name}"] for name in names}, 1e-5, 1e-4)
+    assert_near({name: found[name] for name in names}, {name: found[f"plain.{name}"] for name in names}, 1e-5, 1e-4)
 
 
-def _assert_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], loss: float, gradient: float) -> None:
+def assert_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], loss: float, gradient: float) -> None:
     """By the norm of each tensor. Biases of keys have a true gradient of zero and are held to a floor."""
     assert ours.keys() == theirs.keys()
     largest = max(float(value.norm()) for name, value in theirs.items() if name != "loss")
@@ -81,6 +81,12 @@ def _assert_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], loss:
 @pytest.mark.parametrize("changes", [{}, {"micro_batch": 5}, {"same_premise": "mask"}])
 def test_the_host_never_waits_in_a_step(
     changes: dict[str, Any], gpu: torch.device, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_never_waits(gpu, tiny_backbone, tmp_path, monkeypatch, **changes)
+
+
+def assert_never_waits(
+    gpu: torch.device, backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
 ) -> None:
     """torch raises an error wherever the host would wait, from the third step on; the first ones reserve memory."""
     stores = random_stores(tmp_path / "stores")
@@ -97,7 +103,7 @@ def test_the_host_never_waits_in_a_step(
         return done
 
     monkeypatch.setattr(trainer._Run, "_step", watched)
-    trial = make_trial(tiny_backbone, stores, **changes)
+    trial = make_trial(backbone, stores, **changes)
     outcome = train(*stores, folder_at(trial, tmp_path / "trial"), lambda _: None, gpu)
     assert steps == outcome.total_steps - 2 == 8
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
-from pipeline.tracking import mlflow_runs
-from pipeline.tracking.forwarder import _Watch, _worth_a_look, report_known, watched
+from pipeline.tracking import forwarder, mlflow_runs
+from pipeline.tracking.forwarder import _Meter, _Watch, _worth_a_look, report_known, watched
 from pipeline.tracking.server import Tracker
 from pipeline.trials.progress_log import RECORDS, ProgressLog
 from pipeline.trials.store import TrialStore
@@ -71,6 +73,93 @@ def test_metrics_survive_a_server_that_is_away(
         ProgressLog("t", tmp_path)(progress(30, 0.8))
         finish(tmp_path, trial())
     assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]
+
+
+def test_the_price_is_that_of_each_machine_s_time_which_its_trials_share(
+    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(forwarder, "time", SimpleNamespace(monotonic=lambda: 3600.0 * now))
+    folders = [folder_at(trial(seed), tmp_path / str(seed)) for seed in range(3)]
+    for folder in folders:
+        folder.path.mkdir()
+
+    def begin(on: Tracker, price: float) -> tuple[list[_Watch], _Meter]:
+        made = [_Watch(folder, f"seed {seed}", on, parent, None) for seed, folder in enumerate(folders)]
+        return made, _Meter(made, on, parent, price)
+
+    def report(watch: int, step: int, *machines: str) -> None:
+        folders[watch].log(replace(progress(step, 0.5), machines=machines))
+        watches[watch].look()
+
+    def has() -> dict[str, tuple[float, float]]:
+        """(machine-hours, price) of each run."""
+        runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+        metrics = {run.info.run_name: run.data.metrics for run in [*runs, tracker.client.get_run(parent)]}
+        keys = ("machine_hours", "price")
+        return {name.split("-")[0]: tuple(m[key] for key in keys) for name, m in metrics.items() if keys[0] in m}  # type: ignore[misc]
+
+    watches, meter = begin(tracker, 3.0)
+    # Nothing runs in the first half of an hour.
+    now = 0.5
+    meter.read(0.0)
+    assert has() == {}
+    # Four workers on two machines, an hour.
+    report(0, 10, "a", "a", "b", "b")
+    now = 1.5
+    meter.read(0.0)
+    assert has() == {"seed 0": (2.0, 6.0), "pipeline": (2.0, 6.0)}
+    # Half an hour in which another one shares machine b, and in which MLflow does not answer.
+    report(1, 10, "b")
+    now = 2.0
+    with monkeypatch.context() as away:
+        away.setattr(mlflow_runs, "add_price", refused)
+        with pytest.raises(UserError, match="MLflow is away"):
+            meter.read(0.0)
+    # It is sent later. The first trial moves to c and takes a quarter of an hour there.
+    report(0, 20, "c")
+    now = 2.25
+    meter.read(2700.0)
+    assert has() == {"seed 0": (3.0, 9.0), "seed 1": (0.5, 1.5), "pipeline": (3.5, 10.5)}
+    # The first one has ended. It is not yet time to send.
+    finish(folders[0].path, trial(0))
+    watches[0].look(last=True)
+    now = 3.25
+    meter.read(3601.0)
+    assert has()["pipeline"] == (3.5, 10.5)
+    meter.read(3600.0)
+    assert has() == {"seed 0": (3.0, 9.0), "seed 1": (1.5, 4.5), "pipeline": (4.5, 13.5)}
+    # The next search goes on, at another price, on this machine, which has no number, for two trials together.
+    watches, meter = begin(tracker, 10.0)
+    report(1, 30)
+    report(2, 30)
+    now = 4.25
+    meter.read(0.0)
+    assert has() == {"seed 0": (3.0, 9.0), "seed 1": (2.0, 9.5), "seed 2": (0.5, 5.0), "pipeline": (5.5, 23.5)}
+
+
+def refused(*_: object) -> None:
+    raise UserError("MLflow is away")
+
+
+def test_a_watched_trial_has_a_price_if_one_is_given(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    for number, price in enumerate((0.0, 3600.0)):
+        folder = folder_at(trial(number), tmp_path / str(number))
+        folder.path.mkdir()
+        with watched([(folder, f"seed {number}")], tracker, parent, price=price):
+            folder.log(progress(10))
+            began = time.monotonic()
+            time.sleep(2.0)
+            finish(folder.path, trial(number))
+        took = time.monotonic() - began
+        runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+        (run,) = [run for run in runs if run.info.run_name == f"seed {number}"]
+        for metrics in (run.data.metrics, tracker.client.get_run(parent).data.metrics):
+            assert ("price" in metrics) == ("machine_hours" in metrics) == bool(price)
+            if price:
+                # From the first look, after half a second, that finds the report.
+                assert 0.5 < metrics["price"] <= took + 0.6
+                assert metrics["machine_hours"] == pytest.approx(metrics["price"] / 3600)
 
 
 def test_ctrl_c_does_not_wait_for_a_server_that_is_away(
