@@ -136,23 +136,27 @@ def _renumbered(column: str, cell: Any, number: int) -> Any:
 
 
 def add(client: MlflowClient, number: int) -> None:
+    """Register a version, with a card as long as MLflow allows."""
     tags = dict.fromkeys((CONTENT_TAG, WEIGHTS_TAG, TRIAL_TAG), _digest(number))
     client.create_model_version(NAME, "s3://bucket/model", tags={**tags, "dev_pr_auc": "90.1"}, description="card " * 900)
 
 
 def change(number: int) -> Change:
+    """The entry of a version in the history."""
     if number == 1:
         return Change(action="promoted", version=1, reason="there was no champion yet", weights=_digest(1))
     return Change(action="kept", version=number, reason="no gain", weights=_digest(number), decision=decision(number))
 
 
 def decision(number: int) -> dict[str, Any]:
+    """A decision about a version, as large as one on six sets: 9 kB."""
     value = dict.fromkeys(("old", "new", "gain", "low", "high", "error"), 12.345678901234567)
     found = {f"set {one}": {f"metric {other}": value for other in range(METRICS)} for one in range(SETS)}
     return {"weights": {"champion": _digest(1), "candidate": _digest(number)}, **inputs(), "differences": found}
 
 
 def inputs() -> dict[str, Any]:
+    """What each decision depends on besides the two models."""
     return {"pairs": {"dev": _digest(1), "promotion": _digest(2)}, "scorer": _digest(3), "register": {"metric": "pr_auc"}}
 
 
