@@ -37,6 +37,8 @@ BENCHMARKS = {
     "hostile": "what a client of gausscse serve notices of hostile ones: p99 and memory",
     "bulk": "a corpus encoded from Parquet to Parquet against sentence-transformers and pandas",
     "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",
+    "grid": "a grid by number of trials, all trained before: seconds, requests, memory",
+    "registry": "the registry by number of versions: seconds, requests to MLflow, memory",
     "gpu": "a step of BERT-base on a GPU, and other ways to compute it: tokens/s, share of the peak, memory",
 }
 

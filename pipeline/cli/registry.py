@@ -93,15 +93,17 @@ def _status(tracker: Tracker, name: str) -> None:
     history, repaired, versions = champions.status(tracker, name)
     for line in repaired:
         print(escaped(f"repaired: {line}"))
+    aliases = {history.champion: "champion", history.challenger: "challenger"}
+    last = {event.version: event for event in history.events}
     for version in versions:
         number = int(version.version)
-        alias = {history.champion: "champion", history.challenger: "challenger"}.get(number, "")
+        alias = aliases.get(number, "")
         commit = version.tags.get("git_commit", "")
         # The metric that its project registers by (register.metric).
         known = deciding_metrics()
         metric = next((name for name in known if f"{DEV}_{name}" in version.tags), next(iter(known)))
         score = version.tags.get(f"{DEV}_{metric}")
-        event = history.of(number)
+        event = last.get(number)
         verdict = f"{event.action}: {event.reason}" if event else f"never compared with the champion: promote {number}"
         shown = f"{float(score):.2f}" if score else "?"
         line = f"{name} version {number:<4} {alias:<10}  dev {known[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}"

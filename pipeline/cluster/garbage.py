@@ -71,25 +71,31 @@ def _verdicts(storage: Storage, referred: dict[str, str], models: dict[str, str]
     """
     now = time.time_ns()
     verdicts: list[Verdict] = []
-    # What refers to others comes first.
-    for item in items_of(storage):
+
+    def decided(item: Item) -> tuple[Verdict, str | None, list[str | None]]:
+        """The verdict, the model of a trial that is kept, and the objects that a kept item refers to."""
         why = _reason(storage, item, referred, models)
         day = time.strftime("%Y-%m-%d", time.localtime(item.used / 1e9))
         if why is None and now - item.used < keep_days * 86_400 * 10**9:
             why = f"used on {day}"
-        verdicts.append(Verdict(item, why is not None, why or f"nothing refers to it; last used on {day}"))
         if why is None:
-            continue
-        if item.kind == TRIALS and (weights := weights_of(storage, item.name)):
-            models.setdefault(weights, item.name)
-        digests = at_once(storage.read, item.pointers)
+            return Verdict(item, False, f"nothing refers to it; last used on {day}"), None, []
+        digests = [storage.read(pointer) for pointer in item.pointers]
         if item.kind == WORK:
             # A damaged record is of no use.
             with suppress(UserError):
                 record = left(storage, item.name.rpartition("/")[2], use=False)
                 digests += record.outs.values() if record else []
-        for digest in digests:
-            referred.setdefault(f"{OBJECTS}/{digest}", item.name)
+        return Verdict(item, True, why), weights_of(storage, item.name) if item.kind == TRIALS else None, digests
+
+    # What refers to others comes first; items of one kind do not refer to each other.
+    for _, items in itertools.groupby(items_of(storage), key=lambda item: item.kind):
+        for verdict, weights, digests in at_once(decided, items):
+            verdicts.append(verdict)
+            if weights:
+                models.setdefault(weights, verdict.item.name)
+            for digest in digests:
+                referred.setdefault(f"{OBJECTS}/{digest}", verdict.item.name)
     return verdicts
 
 

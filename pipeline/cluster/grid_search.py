@@ -21,7 +21,7 @@ from pipeline.cluster.training_run import SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import standing
 from pipeline.data.token_store import digest
-from pipeline.storage.object_store import private_folder
+from pipeline.storage.object_store import at_once, private_folder
 from pipeline.trials.early_stopping import Stopper
 from pipeline.trials.store import TrialStore, pause
 from pipeline.trials.trial import EarlyStopping, Trial, TrialResult, name_of
@@ -64,18 +64,18 @@ def run_trials(
     # Only here, because MLflow takes seconds to import.
     from pipeline.tracking.forwarder import report_known, watched
 
-    known = [store.result(trial, early_stopping) for trial in trials]
+    known = at_once(lambda trial: store.result(trial, early_stopping), trials)
     report_known(known, store, named, tracker, parent)
     if waiting := [(store.folder(result.trial), named(result.trial)) for result in known if result.unfinished]:
         on = session()
         watch = watched(waiting, tracker, parent, early_stopping, on.params.price_per_hour or 0)
-        _train(waiting, trials, early_stopping, store, on, watch)
-    return [store.result(result.trial, early_stopping) if result.unfinished else result for result in known]
+        _train(waiting, known, early_stopping, store, on, watch)
+    return at_once(lambda result: store.result(result.trial, early_stopping) if result.unfinished else result, known)
 
 
 def _train(
     waiting: Sequence[tuple[TrialFolder, str]],
-    trials: Sequence[Trial],
+    known: Sequence[TrialResult],
     rule: EarlyStopping | None,
     store: TrialStore,
     on: Session,
@@ -85,7 +85,7 @@ def _train(
 
     Args:
         waiting: the folders of those to train, and their names on the terminal.
-        trials: all trials of the search, also those that are finished.
+        known: all trials of the search, also those that are finished.
     """
     from ray import tune
     from ray.tune.execution import class_cache
@@ -100,10 +100,11 @@ def _train(
     search = secrets.token_hex(8)
     # Drivers of an earlier run may be ending just now.
     deadline = time.monotonic() + 5.0
-    for folder, name in waiting:
-        if not folder.claim(rule, max(0.0, deadline - time.monotonic())):
+    claimed = at_once(lambda folder: folder.claim(rule, max(0.0, deadline - time.monotonic())), folders)
+    for (_, name), mine in zip(waiting, claimed, strict=True):
+        if not mine:
             log.info(f"{name}: another run on {store.storage} is training it; waiting for its result")
-    stopper = Stopper([store.folder(trial) for trial in trials], rule, asha) if rule else None
+    stopper = Stopper([(store.folder(one.trial), one.outcome) for one in known], rule, asha) if rule else None
     fixed = {
         "train_tokens": on.share(store.train_tokens),
         "dev_tokens": on.share(store.dev_tokens),
@@ -113,7 +114,7 @@ def _train(
         "search": search,
         "cluster": on.params.model_dump(mode="json"),
         # By all trials, not the waiting ones: a run that goes on after a kill then ends with the same digits.
-        "threads": on.params.threads(on.cores, min(on.concurrent, len(trials))),
+        "threads": on.params.threads(on.cores, min(on.concurrent, len(known))),
         "use_gpu": on.use_gpu,
         "in_driver": on.in_driver,
         "standing": standing(on.params),

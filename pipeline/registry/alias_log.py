@@ -128,15 +128,15 @@ class History:
             inputs: everything else that the decision depends on (`VersionScorer.inputs`).
         """
         asked = {"weights": dict(weights), **inputs}
-        decisions: list[dict[str, Any]] = []
-        known: Event | None = None
+        # By their text: to compare each with all others takes 18 seconds for ten thousand.
+        decisions: dict[str, Event] = {}
         for event in self.events:
             decision = {key: (event.decision or {}).get(key) for key in asked}
             # A decision without weights is one that could not be scored.
-            if decision["weights"] and decision["weights"]["champion"] == weights["champion"] and decision not in decisions:
-                decisions.append(decision)
-                known = event if decision == asked else known
-        return [*decisions, asked].index(asked) + 1, known
+            if decision["weights"] and decision["weights"]["champion"] == weights["champion"]:
+                decisions.setdefault(json.dumps(decision, sort_keys=True), event)
+        this = json.dumps(asked, sort_keys=True)
+        return [*decisions, this].index(this) + 1, decisions.get(this)
 
 
 def read(client: MlflowClient, name: str, known: History | None = None) -> History:

@@ -183,7 +183,7 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
     """
     with tracker.calls() as client:
         history = read(client, name)
-        lines, versions = repair_aliases(client, name, history), all_versions(client, f"name = '{name}'")
+        lines, versions = repair_aliases(client, name, history), [*all_versions(client, f"name = '{name}'")]
         if not versions:
             raise UserError(f"the registry has no version of a model {name!r}; `dvc repro` registers one")
         return read(client, name, history), lines, versions

@@ -45,11 +45,11 @@ def referred_to() -> dict[str, str]:
     uri = default_uri()
     named: dict[str, str] = {}
     with mlflow_errors(uri), impatient():
-        versions = all_versions(client_of(uri))
-    for version in versions:
-        for digest in (version.tags.get(TRIAL_TAG), version.tags.get(CONTENT_TAG)):
-            if digest:
-                named.setdefault(digest, f"version {version.version} of {version.name}")
+        # Each version has this tag, and no entry of a history does.
+        for version in all_versions(client_of(uri), f"tags.{CONTENT_TAG} LIKE '%'"):
+            for digest in (version.tags.get(TRIAL_TAG), version.tags[CONTENT_TAG]):
+                if digest:
+                    named.setdefault(digest, f"version {version.version} of {version.name}")
     return named
 
 

@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -84,10 +84,11 @@ def tag_of(version: ModelVersion, tag: str) -> str:
     return version.tags[tag]
 
 
-def all_versions(client: MlflowClient, where: str | None = None) -> list[ModelVersion]:
-    """Every version that a filter of MLflow's matches, by name and number; by default all versions of all models."""
-    versions = every(lambda token: client.search_model_versions(where, max_results=1000, page_token=token))
-    return sorted(versions, key=lambda version: (version.name, int(version.version)))
+def all_versions(client: MlflowClient, where: str) -> Iterator[ModelVersion]:
+    """Every version that a filter of MLflow's matches, by name and number."""
+    # MLflow counts where a page begins. By its own order, the newest first, a change meanwhile would move others across.
+    order = ["name ASC", "version_number ASC"]
+    return every(lambda token: client.search_model_versions(where, max_results=1000, order_by=order, page_token=token))
 
 
 def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:

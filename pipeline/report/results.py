@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,10 +183,12 @@ def _recipes(searched: Path, trained: Path, evaluated: Path) -> Iterator[Recipe]
     """The recipes whose grids, final seeds and scores are in these folders."""
     summary, per_seed = (read_json(evaluated / name) for name in ("summary.json", "per_seed.json"))
     trials = _by_recipe(searched / "trials.csv", TrialRow)
-    steps = _by_recipe(trained / "curves.csv", CurveRow)
     curves = _by_recipe(evaluated / "pr_curves.csv", PrecisionRow)
     with contents_of(trained / "variants.json"):
         described = TypeAdapter(list[_Described]).validate_json((trained / "variants.json").read_bytes())
+    # A grid may have a thousand times as many steps as the final models.
+    final = {seed.name for recipe in described for seed in recipe.seeds}
+    steps = _by_recipe(trained / "curves.csv", CurveRow, lambda row: row["trial"] in final)
     for recipe in described:
         name, seeds = recipe.name, recipe.seeds
         with contents_of(evaluated):
@@ -203,11 +205,11 @@ def _recipes(searched: Path, trained: Path, evaluated: Path) -> Iterator[Recipe]
         )
 
 
-def _by_recipe(path: Path, kind: type[R]) -> dict[str, list[R]]:
-    """The rows of a CSV file with a header, by recipe. An empty cell is None."""
+def _by_recipe(path: Path, kind: type[R], shown: Callable[[dict[str, str]], bool] = lambda _: True) -> dict[str, list[R]]:
+    """The rows of a CSV file with a header that are shown, by recipe. An empty cell is None."""
     by_recipe: dict[str, list[R]] = defaultdict(list)
     with contents_of(path), path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        for row in filter(shown, csv.DictReader(file)):
             by_recipe[row["variant"]].append(kind.model_validate({key: cell or None for key, cell in row.items()}))
     return by_recipe
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from pipeline.storage.object_store import NotAnObject, Storage
+from pipeline.storage.object_store import MANIFEST, OBJECTS, NotAnObject, Storage
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.errors import TransientStorageError
 
@@ -142,6 +142,12 @@ class Mirror:
 
     def _pointer(self, name: str, version: str = "") -> str:
         return f"{self.name}/{name}{version and '-'}{version}{REF}"
+
+    def whole(self, name: str, version: str) -> bool:
+        """True if the storage has a version of a folder with all its files."""
+        assert self.storage is not None
+        ref = self.storage.read(self._pointer(name, version))
+        return ref is not None and self.storage.read(f"{OBJECTS}/{ref}/{MANIFEST}") is not None
 
     def has(self, *names: str) -> bool:
         """True if at least one of these folders exists."""

@@ -36,13 +36,15 @@ def report_known(
 ) -> None:
     """Print which trials are not trained now, and why; add them to the parent, with the progress that their runs recorded."""
     reused: list[tuple[Trial, Timing]] = []
+    logged = mlflow_runs.finished_trials(tracker, parent) if any(result.outcome for result in known) else ()
     for result in known:
         trial, name, folder = result.trial, named(result.trial), store.folder(result.trial)
         if result.outcome is not None:
             score = score_label(result.outcome.score_name)
             log.info(f"{name}: reused, trained before ({score} {result.outcome.best_score:.2f})")
-            mlflow_runs.ensure_trial(tracker, parent, trial, result.outcome, name, str(folder.timing()))
-            reused.append((trial, folder.timing()))
+            reused.append((trial, timing := folder.timing()))
+            if trial.digest not in logged:
+                mlflow_runs.ensure_trial(tracker, parent, trial, result.outcome, name, str(timing))
         elif result.stopped is not None:
             log.info(f"{name}: {result.stopped}, in an earlier run")
             run_id = mlflow_runs.trial_run(tracker, parent, trial, name)

@@ -143,6 +143,13 @@ def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
     _end(tracker, run_id, "KILLED", {_HOW_TAG: reason})
 
 
+def finished_trials(tracker: Tracker, parent: str) -> set[str]:
+    """Digests of the trials that have a finished child run, in one search."""
+    with tracker.calls():
+        runs = _find(tracker, {PARENT_TAG: parent, "gausscse.kind": "trial"}, " and attributes.status = 'FINISHED'")
+    return {run.data.tags[TRIAL_TAG] for run in runs}
+
+
 def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None, how: str = "") -> str:
     """The finished child run of a trial that was trained earlier; if the parent has none, it is logged from the history.
 
@@ -263,7 +270,8 @@ def _end(tracker: Tracker, run_id: str, status: str, tags: Mapping[str, str] | N
 
 def _find(tracker: Tracker, tags: Mapping[str, str], more: str = "") -> list[Run]:
     where = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()) + more
-    return every(lambda token: tracker.client.search_runs([tracker.experiment_id], where, max_results=1000, page_token=token))
+    client, of = tracker.client, [tracker.experiment_id]
+    return [*every(lambda token: client.search_runs(of, where, max_results=1000, page_token=token))]
 
 
 def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float], step: int) -> None:

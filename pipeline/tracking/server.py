@@ -32,13 +32,12 @@ _KNOWN = ("password", "password1234", "admin", "mlflow", "changeme")
 _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
-def every(page: Callable[[str | None], PagedList[T]]) -> list[T]:
-    """All that a search of MLflow's finds, which it gives in pages: `page` gets the token of the next one."""
-    found, token = [], None
+def every(page: Callable[[str | None], PagedList[T]]) -> Iterator[T]:
+    """All that a search of MLflow's finds, a page in memory at a time: `page` gets the token of the next one."""
+    token = None
     while token != "":
-        found += (some := page(token))
+        yield from (some := page(token))
         token = some.token or ""
-    return found
 
 
 def tracking_uri(params: TrackingParams, root: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.trials.trial import EarlyStopping, Trial, score_label
+from pipeline.trials.trial import EarlyStopping, Outcome, Trial, score_label
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import sha256_json
 
@@ -33,21 +33,26 @@ class Stopper:
     Trials that an earlier run finished, stopped or left incomplete also compete, with all their scorings.
 
     Args:
+        folders: of all trials, with their outcomes, which take long to read again.
         halving: makes an `ray.tune.schedulers.ASHAScheduler`; of Tune's trials it reads only the id.
     """
 
-    def __init__(self, folders: Sequence[TrialFolder], rule: EarlyStopping, halving: Callable[[EarlyStopping], Any]) -> None:
+    def __init__(
+        self,
+        folders: Sequence[tuple[TrialFolder, Outcome | None]],
+        rule: EarlyStopping,
+        halving: Callable[[EarlyStopping], Any],
+    ) -> None:
         self._rule = rule
-        self._folders = {folder.trial.digest: folder for folder in folders}
+        self._folders = {folder.trial.digest: folder for folder, _ in folders}
         self._group: dict[str, Any] = {}
         self.stopped: set[str] = set()
         """The trials that this object has stopped, by digest."""
         halvings: defaultdict[str, Any] = defaultdict(lambda: halving(rule))
-        for folder in folders:
+        for folder, outcome in folders:
             trial = folder.trial
             self._group[trial.digest] = halvings[sha256_json(trial.model_dump(mode="json", exclude=_POINT))]
             self._group[trial.digest].on_trial_add(None, SimpleNamespace(trial_id=trial.digest))
-            outcome = folder.outcome()
             for record in outcome.history if outcome else folder.records().read():
                 # Earlier decisions on these records are final, so the answer is ignored.
                 self._decide(trial, record)

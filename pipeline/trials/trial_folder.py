@@ -71,13 +71,14 @@ class TrialFolder:
     # The trial's result.
 
     def refresh(self) -> None:
-        """Download what others have written; if the trial is finished, its model too."""
+        """Download what others have written, but no model: of a grid of a thousand trials, few models are used (`model`)."""
         self._mirror.pull_files(OUTCOME, FAILURE, STOPPED, RECORDS)
-        if (weights := self._weights()) is not None:
-            self._mirror.pull(BEST, version=weights)
 
     def outcome(self) -> Outcome | None:
-        """The outcome; None unless the folder holds a finished, undamaged run of exactly this trial."""
+        """The outcome; None unless the folder holds a finished, undamaged run of exactly this trial.
+
+        A model in a remote storage only has to be there whole; `model` checks its content.
+        """
         with suppress(UserError):
             return self._outcome()
         return None
@@ -100,7 +101,10 @@ class TrialFolder:
             raise UserError(f"{file}: another version of this program wrote it") from None
         if outcome.digest != self.trial.digest:
             raise UserError(f"{file}: it belongs to another trial ({outcome.digest})")
-        if content_digest(best) != outcome.weights:
+        if self._mirror.storage is not None:
+            if (weights := self._weights()) is None or not self._mirror.whole(BEST, weights):
+                raise UserError(f"{self._mirror.name}/{BEST}: the storage does not have the model that {OUTCOME} names")
+        elif content_digest(best) != outcome.weights:
             raise UserError(f"{best}: its weights are not those that {OUTCOME} names; they belong to another run")
         return outcome
 
@@ -134,8 +138,17 @@ class TrialFolder:
 
     @property
     def model(self) -> Path:
-        """The model folder of the finished trial."""
-        return self.path / BEST
+        """The model folder of the finished trial; from a remote storage, the model is downloaded if it is not here yet.
+
+        Raises:
+            UserError: the model is missing or damaged there; its outcome then does not count any more.
+        """
+        best, weights = self.path / BEST, self._weights()
+        if weights is not None and (faults := self._mirror.pull(BEST, version=weights)):
+            # Without its pointer.
+            self._mirror.push(BEST, version=weights)
+            raise UserError(f"{self.trial.name}: {faults[0]}; run the command again to train this trial again")
+        return best
 
     def note_failure(self, reason: str) -> None:
         """Record that the trial failed for good, unless another process has already recorded a reason."""
@@ -297,9 +310,9 @@ class TrialFolder:
     def publish_model(self) -> str:
         """Copy the latest checkpoint's best encoder to the finished model's place; returns the digest of its weights."""
         # Copied, not moved: a run killed before trial.json is written resumes from the checkpoint.
-        with write_directory(self.model) as best:
+        with write_directory(self.path / BEST) as best:
             shutil.copytree(self.path / LATEST / BEST, best, dirs_exist_ok=True)
-        return content_digest(self.model)
+        return content_digest(self.path / BEST)
 
     def finish(self, outcome: Outcome, took: Timing) -> None:
         """Write the outcome and remove the checkpoints, here and in the storage."""

@@ -133,6 +133,13 @@ def write_outcome(folder: Path, trial: Trial) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
+def pulled(trial: Trial, mirror: Mirror) -> None:
+    """Download what the storage has of a trial, and its model."""
+    folder = TrialFolder(trial, mirror)
+    folder.refresh()
+    assert folder.model == mirror.folder / BEST
+
+
 def assert_unmixed(folder: Path, trial: Trial) -> None:
     """The files that a reader sees of a trial belong together."""
     if (folder / OUTCOME).exists():
@@ -166,7 +173,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         def drive(who: str, dies: int, fresh: Callable[[], Mirror] = fresh) -> None:
             mirror = fresh()
             while True:
-                TrialFolder(trial, mirror).refresh()
+                pulled(trial, mirror)
                 assert_unmixed(mirror.folder, trial)
                 if finished(mirror.folder, trial) is not None:
                     return
@@ -190,7 +197,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         def read(fresh: Callable[[], Mirror] = fresh) -> None:
             for _ in range(12):
                 mirror = fresh()
-                TrialFolder(trial, mirror).refresh()
+                pulled(trial, mirror)
                 mirror.pull(PREVIOUS, LATEST)
                 assert_unmixed(mirror.folder, trial)
 
@@ -199,7 +206,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         r = random.Random(seed)
         turns.run(a=partial(drive, "a", r.randint(1, 4)), b=partial(drive, "b", r.randint(1, 4)), reader=read)
         mirror = fresh()
-        TrialFolder(trial, mirror).refresh()
+        pulled(trial, mirror)
         assert finished(mirror.folder, trial) is not None
     # Restarts went on from checkpoints of either driver, and seldom from the beginning.
     assert sum(step > 0 for step in begun) > len(begun) / 5
@@ -226,7 +233,7 @@ def test_two_workers_of_one_trial_leave_the_result_of_one(
         worker._train(worker_config(trial, stores, search=who), TrialFolder(trial, mirror), CPU, first=True)
         # Its own driver then reads a result of one of the two.
         again = fresh(f"{who}-again")
-        TrialFolder(trial, again).refresh()
+        pulled(trial, again)
         return assert_together(again.folder, trial, stores[1])
 
     turns = Turns(schedule(3, "a", "b"), "a", "b")
@@ -235,6 +242,6 @@ def test_two_workers_of_one_trial_leave_the_result_of_one(
     outcomes = [json.dumps(read_json(tmp_path / name / OUTCOME)["outcome"]) for name in ("a", "b")]
     assert outcomes[0] != outcomes[1]
     last = fresh("last")
-    TrialFolder(trial, last).refresh()
+    pulled(trial, last)
     assert json.dumps(read_json(last.folder / OUTCOME)["outcome"]) in outcomes
     assert_together(last.folder, trial, stores[1])

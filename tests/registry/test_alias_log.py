@@ -58,6 +58,30 @@ def test_every_decision_against_a_champion_is_an_attempt() -> None:
     assert attempt(history, "g", champion="z") == attempt(History("m", ()), "b") == (1, None)
 
 
+class Weights(dict[str, str]):
+    """Counts how often weights are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Weights.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_ten_times_the_decisions_are_ten_times_the_work() -> None:
+    compared: list[int] = []
+    for count in (50, 500):
+        decisions = [about("a", f"b{number}") for number in range(count)]
+        history = judged(decision | {"weights": Weights(decision["weights"])} for decision in decisions)
+        Weights.compared = 0
+        assert attempt(history, "new") == (count + 1, None)
+        assert attempt(history, "b9") == (10, "decision 10")
+        compared.append(Weights.compared)
+    assert compared[1] <= 10 * compared[0]
+
+
 def test_a_rollback_ends_all_champions_it_passes_over() -> None:
     def crowned(*changes: tuple[Action, int]) -> History:
         # Versions 2 and 5 have the same weights.

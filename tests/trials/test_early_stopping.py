@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pipeline.trials.trial import STOPPED, EarlyStopping
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import RunError, StorageError
 from tests.conftest import PLAIN
+from tests.tracking.runs import outcome
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)
@@ -51,7 +53,7 @@ def places(tmp_path: Path) -> TrialStore:
 
 @pytest.fixture
 def stopper(places: TrialStore) -> Stopper:
-    return Stopper([places.folder(trial) for trial in (BETTER, WORSE, SEED, OTHER)], RULE, asha)
+    return Stopper([(places.folder(trial), None) for trial in (BETTER, WORSE, SEED, OTHER)], RULE, asha)
 
 
 def test_the_worse_half_is_stopped_at_a_rung_and_nowhere_else(stopper: Stopper, places: TrialStore) -> None:
@@ -93,13 +95,21 @@ def test_a_trial_at_its_end_is_not_stopped(stopper: Stopper, places: TrialStore)
 def test_trials_of_an_earlier_run_compete_and_its_decisions_stay(places: TrialStore) -> None:
     for trial, *records in ((BETTER, scored(20, 90.0), scored(40, 10.0)), (WORSE, scored(20, 10.0))):
         (places.folder(trial).path / RECORDS).write_text("".join(f"{json.dumps(one)}\n" for one in records), encoding="utf-8")
-    stopper = Stopper([places.folder(trial) for trial in (BETTER, WORSE)], RULE, asha)
+    stopper = Stopper([(places.folder(trial), None) for trial in (BETTER, WORSE)], RULE, asha)
     # The driver tells everything again from the beginning.
     stopper.scored(WORSE.digest, scored(20, 10.0))
     assert not stopper.stopped
     stopper.scored(WORSE.digest, scored(40, 9.0))
     assert stopper.stopped == {WORSE.digest}
     assert "at step 40" in read_json(places.folder(WORSE).path / STOPPED)["reason"]
+
+
+def test_of_a_finished_trial_the_outcome_is_enough(places: TrialStore) -> None:
+    finished = replace(outcome(BETTER), history=[scored(20, 90.0), scored(40, 91.0)])
+    # Its folder is empty: a model takes long to read, and there may be a thousand.
+    stopper = Stopper([(places.folder(BETTER), finished), (places.folder(WORSE), None)], RULE, asha)
+    stopper.scored(WORSE.digest, scored(20, 10.0))
+    assert stopper.stopped == {WORSE.digest}
 
 
 DIED = "The actor died.\n\tclass_name: W\n\tpid: 71\n\tip: 10.0.0.2\nWorker exit type: SYSTEM_ERROR Worker exit detail: "
