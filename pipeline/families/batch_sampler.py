@@ -46,8 +46,8 @@ class BlockOrder:
         return np.concatenate([self._window(k)[max(start - place, 0) : stop - place] for k, place in places])
 
     def _mixed(self, k: int) -> Numbers:
-        starts = self._blocks[k * WINDOW : (k + 1) * WINDOW] * self._block
-        numbers = np.concatenate([np.arange(start, min(start + self._block, self._length)) for start in starts.tolist()])
+        starts: list[int] = (self._blocks[k * WINDOW : (k + 1) * WINDOW] * self._block).tolist()
+        numbers: Numbers = np.concatenate([np.arange(start, min(start + self._block, self._length)) for start in starts])
         np.random.default_rng([self._seed, 1 + k]).shuffle(numbers)
         return numbers
 

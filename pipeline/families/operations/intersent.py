@@ -211,10 +211,14 @@ class OperationBatches(EpochBatches):
             raise UserError(f"{rows.directory}: {len(self._used)} operation rows; training needs {least} or more")
         super().__init__(len(self._used), self._sentences[:, 2].__getitem__, batch_size, seed, train.block_rows)
 
-    def target_ids(self) -> NDArray[np.int32]:
+    def target_ids(self) -> NDArray[np.int64]:
         """(tokens,) the token ids of all targets that are trained on."""
         numbers = np.unique(self._sentences[self._used, 2])
-        return np.concatenate([self._store[int(number)] for number in numbers])
+        return self._store.lay_out(numbers, self._store.lengths_of(numbers))[0]
+
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(3 n,) the sentences of a step's global batch."""
+        return self._sentences[self.rows(step)].ravel()
 
     def batch(self, step: int) -> OperationBatch:
         """This worker's share of a step's global batch."""

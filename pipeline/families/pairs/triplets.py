@@ -164,6 +164,10 @@ class TripletBatches(GlobalBatches):
         rows = super().rows(step)
         return rows if self._used is None else self._used[rows]
 
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(4 n,) the sentences of a step's global batch."""
+        return self._rows.at(self.rows(step), *ROW_KINDS[TRIPLETS]).ravel()
+
     def batch(self, step: int) -> TripletBatch:
         """This worker's share of a step's global batch."""
         rows = self.rows(step)

@@ -259,6 +259,10 @@ class DocumentBatches(EpochBatches):
                 "objective.block_size (params.yaml)"
             )
 
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(n,) the sentences of a step's global batch."""
+        return self._sentence[self.rows(step)]
+
     def batch(self, step: int) -> DocumentBatch:
         """This worker's share of a step's global batch."""
         rows = self.rows(step)
