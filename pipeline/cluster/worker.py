@@ -15,11 +15,12 @@ from pipeline.cluster.gauges import SYSTEM, Gauges, system_metrics
 from pipeline.cluster.session import check_this_node
 from pipeline.cluster.training_run import storage_of_trial
 from pipeline.config.execution import ClusterParams
+from pipeline.data.token_shards import FetchedShards
 from pipeline.data.token_store import digest
 from pipeline.distributed import collectives
 from pipeline.identity.digests import check_here
 from pipeline.models.backbone import bring
-from pipeline.storage.object_store import found
+from pipeline.storage.object_store import found, place_of
 from pipeline.training.trainer import Paused, Progress, train
 from pipeline.trials.progress_log import BackgroundSync
 from pipeline.trials.store import folder_of
@@ -29,6 +30,11 @@ from pipeline.utils.errors import RunError, UserError
 
 # Seconds that a worker waits for an earlier writer of the folder. A file server releases the locks of a dead host after about 90.
 _WRITER_PATIENCE = 180.0
+
+_SHUFFLED = (
+    "cluster.shard_cache_gb (execution.yaml) has no room for all shards of the training tokens, and in a random order nearly "
+    "every batch reads nearly all of them; set train.block_rows (params.yaml)"
+)
 
 
 class _Stopped(Exception):
@@ -119,7 +125,12 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                 if config["backbone"]:
                     bring(folder.trial.model.backbone, folder.trial.model.revision, found(config["backbone"]))
                 check_here(folder.trial)
-                stores = found(config["train_tokens"]), found(config["dev_tokens"])
+                if (shards := _shards_of(config)) is not None:
+                    stack.callback(shards.close)
+                    if first and not shards.fits and folder.trial.train.block_rows is None:
+                        folder.log.note(_SHUFFLED)
+                train_tokens = found(config["train_tokens"]) if shards is None else shards.directory
+                stores = train_tokens, found(config["dev_tokens"])
                 for store, sums in zip(stores, config["sums"], strict=True):
                     if digest(store) != sums:
                         raise RunError(f"{store}: has changed since the trial was planned; run dvc repro again")
@@ -127,12 +138,20 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                     machines += _homes(device)
                     if first:
                         watch = stack.enter_context(ClusterWatch(ClusterParams(**config["cluster"]), config["use_gpu"], machines))
-                train(*stores, folder, report, device, pause=pause)
+                train(*stores, folder, report, device, pause, shards)
         except _Stopped:
             return ""
         except Paused:
             return watch.why_move if watch and not folder.asked_to_pause(config["search"]) else ""
     return ""
+
+
+def _shards_of(config: dict[str, Any]) -> FetchedShards | None:
+    """The shards of the training store; None if this node sees the whole store, and has no limit for its own copies."""
+    shared, gb = config["train_tokens"], ClusterParams(**config["cluster"]).shard_cache_gb
+    if not place_of(shared)[2] and (gb is None or not config["standing"]):
+        return None
+    return FetchedShards(shared, None if gb is None else int(gb * 1e9))
 
 
 def _homes(device: torch.device) -> list[str]:

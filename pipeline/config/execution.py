@@ -42,6 +42,10 @@ class ClusterParams(Section):
     """Storage that every node can see: finished trials, checkpoints to resume from, data on its way to a cluster. A folder
     (relative paths start at the project root; for a queued DVC experiment, which runs in a copy, at the root of the project
     itself), or s3://bucket/prefix?region=...&endpoint_override=host:port. Jobs need an absolute path or s3."""
+    shard_cache_gb: PositiveFloat | None = None
+    """GB (10⁹ bytes) of token shards of training data that a node keeps, for all of your runs on it together. A run fetches the
+    shards of its batches a few steps ahead, and those that are not needed soon make room. With a limit below the whole store, set
+    train.block_rows (params.yaml). null: no limit; where all nodes see the storage as a folder, nothing is copied then."""
     max_failures: Annotated[int, Field(ge=0, lt=2**31)] = 2
     """How often a training run is restarted from its latest checkpoint after a worker died, its node ran out of memory, or the
     storage failed for longer than its retries last, and how often a part of a corpus is encoded again. A storage that fails once

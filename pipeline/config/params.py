@@ -109,6 +109,11 @@ class TrainParams(Section):
     """A premise has about two entailments, so a batch can hold a true entailment among a row's negatives. keep: no change (paper,
     released code). mask: such an entailment is left out of the loss of the rows where it would be wrong. Stage train counts the
     cases."""
+    block_rows: Positive | None
+    """null: an epoch is one random order of all rows (paper, released code). A number, for data whose tokens a node cannot keep
+    (cluster.shard_cache_gb): each epoch puts blocks of so many consecutive rows in random order and mixes the rows of every eight
+    blocks. Consecutive batches then need few shards, which have 262,144 sentences each: 65536 suits them. Batches of few blocks
+    hold more rows of one source and one premise."""
     schedule: Schedule
     """warmup-linear-decay (released code: 10 % warm-up) | linear-decay (Japanese paper: falls from the start) | linear-rise
     (English paper: rises from 0 to the end)."""

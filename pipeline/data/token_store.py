@@ -68,11 +68,13 @@ class Shard:
 class TokenStore:
     """n sentences as token ids, `shard_sentences` in each shard except the last."""
 
-    shards: tuple[Shard, ...]
+    shards: Sequence[Shard]
     """At least one."""
     shard_sentences: int
     pad_id: int
     directory: Path
+    sentences: int | None = None
+    """Their number n, where the shards are not all here."""
 
     @staticmethod
     def of(sentences: Sequence[Sequence[int]], pad_id: int) -> TokenStore:
@@ -83,6 +85,8 @@ class TokenStore:
         return TokenStore((shard,), max(len(length), 1), pad_id, directory=Path())
 
     def __len__(self) -> int:
+        if self.sentences is not None:
+            return self.sentences
         return (len(self.shards) - 1) * self.shard_sentences + len(self.shards[-1].length)
 
     def __getitem__(self, row: int) -> Int32s:
@@ -233,17 +237,28 @@ def open_store(directory: Path) -> TokenStore:
     for name, expected in manifest["sha256"].items():
         if not (directory / name).is_file() or sha256_file(directory / name) != expected:
             raise _broken(directory / name)
-    numpy = partial(pa.Array.to_numpy, zero_copy_only=True)
-    shards: list[Shard] = []
-    for name in sorted(name for name in manifest["sha256"] if name.startswith(f"{SENTENCES}/")):
-        sentences = _mapped(directory / name)
-        # The only batch starts at row 0, so the offsets in the file count from 0 and can be used directly.
-        ids = sentences["ids"].chunk(0)
-        shards.append(Shard(numpy(ids.values), numpy(ids.offsets), numpy(sentences["length"].chunk(0))))
-    store = TokenStore(tuple(shards), manifest["shard_sentences"], int(manifest["pad_id"]), directory)
+    shards = [map_shard(directory / name) for name in shard_names(manifest)]
+    store = TokenStore(shards, manifest["shard_sentences"], int(manifest["pad_id"]), directory)
     if not shards or len(store) != manifest["sentences"]:
         raise _broken(directory / SENTENCES)
     return store
+
+
+def shard_names(manifest: Mapping[str, Any]) -> list[str]:
+    """The files of the shards of a store with this tokens.json, in their order."""
+    return sorted(name for name in manifest["sha256"] if name.startswith(f"{SENTENCES}/"))
+
+
+def map_shard(path: Path) -> Shard:
+    """Map a file of sentences into memory; the arrays keep it mapped.
+
+    Raises:
+        UserError: it is not such a file.
+    """
+    sentences, numpy = _mapped(path), partial(pa.Array.to_numpy, zero_copy_only=True)
+    # The only batch starts at row 0, so the offsets in the file count from 0 and can be used directly.
+    ids = sentences["ids"].chunk(0)
+    return Shard(numpy(ids.values), numpy(ids.offsets), numpy(sentences["length"].chunk(0)))
 
 
 class Reading:
@@ -255,9 +270,11 @@ class Reading:
         UserError: the store is not complete.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Note what the files are now, before the store is opened."""
-        self.directory, self._sums = directory, read_manifest(directory)["sha256"]
+    def __init__(self, directory: Path, *, shards: bool = True) -> None:
+        """Note what the files are now, or only those that are no shards, before the store is opened."""
+        manifest = read_manifest(directory)
+        left_out = set[str]() if shards else set(shard_names(manifest))
+        self.directory, self._sums = directory, {name: key for name, key in manifest["sha256"].items() if name not in left_out}
         try:
             self._files = {name: _stamp(directory / name) for name in self._sums}
         except FileNotFoundError as error:

@@ -76,6 +76,11 @@ class Batches(Protocol):
         """This worker's share of a step's global batch."""
         ...
 
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(m,) the sentences of which `batch` and the encoder read tokens, or `MISSING`. It reads none, and is called from
+        another thread."""
+        ...
+
     def same_source(self, step: int) -> int:
         """Number of ordered pairs of different rows in a step's batch that share a premise, so the positive of one is true of
         the other, too; or that are sentences of the same document."""

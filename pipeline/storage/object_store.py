@@ -82,26 +82,27 @@ class Storage(Place):
             self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
         return digest
 
-    def get(self, digest: str, to: Path) -> None:
-        """Download an object atomically, replacing what is at `to`.
+    def get(self, digest: str, to: Path, without: str | None = None) -> None:
+        """Download an object atomically, replacing what is at `to`; `without` is the start of the names of files to leave out.
 
         Raises:
             NotAnObject: the object is missing, or does not match its digest.
         """
-        sums = self._sums(digest)
+        sums = {name: key for name, key in self._sums(digest).items() if without is None or not name.startswith(without)}
         if "" in sums:
             to.parent.mkdir(parents=True, exist_ok=True)
             with replacing(to) as new:
-                self._fetch(_place(digest, ""), new, sums[""])
+                self.fetch(_place(digest, ""), new, sums[""])
             return
         with write_directory(to) as new:
             if any(not (new / name).resolve().is_relative_to(new.resolve()) for name in sums):
                 raise self._damaged(f"{OBJECTS}/{digest}/{MANIFEST}")
-            at_once(lambda name: self._fetch(_place(digest, name), new / name, sums[name]), sums)
+            at_once(lambda name: self.fetch(_place(digest, name), new / name, sums[name]), sums)
 
-    def local(self, digest: str) -> Path:
+    def local(self, digest: str, without: str | None = None) -> Path:
         """The object's path on this machine, for reading only. If the storage is a folder, that is its place there; otherwise it
-        is downloaded, once per machine and user. The caller checks the content (`verify`, or checksums of its own).
+        is downloaded, once per machine and user, but not the files `without` (as in `get`). The caller checks the content
+        (`verify`, or checksums of its own).
 
         Raises:
             UserError: as in `get`; or the machine's folder for such objects belongs to another user.
@@ -110,12 +111,12 @@ class Storage(Place):
         if self.folder is not None:
             files = self.folder / OBJECTS / digest / _FILES
             return files / _CONTENT if "" in self._sums(digest) else files
-        local_copy = private_folder() / OBJECTS / digest
+        local_copy = private_folder() / (OBJECTS if without is None else "parts") / digest
         if not local_copy.exists():
             local_copy.parent.mkdir(exist_ok=True)
             # Several processes of a machine may want it at once: the first one to finish puts it in place, and nobody moves it.
             with tempfile.TemporaryDirectory(dir=local_copy.parent, prefix=".", suffix=".tmp") as folder:
-                self.get(digest, Path(folder) / digest)
+                self.get(digest, Path(folder) / digest, without)
                 try:
                     (Path(folder) / digest).rename(local_copy)
                 except OSError as error:
@@ -155,7 +156,12 @@ class Storage(Place):
         with suppress(ArrowException, OSError):
             self.fs.delete_dir(place)
 
-    def _fetch(self, name: str, to: Path, expected: str) -> None:
+    def fetch(self, name: str, to: Path, expected: str) -> None:
+        """Download a file and check its SHA-256.
+
+        Raises:
+            NotAnObject: it is missing, or has another sum.
+        """
         to.parent.mkdir(parents=True, exist_ok=True)
         with self._errors(name):
             try:
@@ -229,6 +235,14 @@ def opened(shared: str) -> Iterator[NativeFile]:
     else:
         with Storage.open(storage).opened(_place(digest, "")) as file:
             yield file
+
+
+def place_of(shared: str) -> tuple[Storage, str, str]:
+    """The storage of a shared folder, the prefix of its files there, and its digest; empty if this node sees the folder."""
+    digest, mark, storage = shared.partition("@")
+    if shared.startswith("/") or not mark:
+        return Storage.open(shared), "", ""
+    return Storage.open(storage), f"{OBJECTS}/{digest}/{_FILES}/", digest
 
 
 def private_folder(*, short: bool = False) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from pipeline.data.token_sets import with_own_sentences
+from pipeline.data.token_shards import FetchedShards
 from pipeline.data.token_store import Reading, open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
@@ -69,6 +70,7 @@ def train(
     report: Callable[[Progress], None],
     device: torch.device,
     pause: Callable[[], bool] = lambda: False,
+    shards: FetchedShards | None = None,
 ) -> Outcome:
     """Run a trial to its end in the process group of this worker, from the start or from a checkpoint.
 
@@ -79,14 +81,15 @@ def train(
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
         pause: called on the first worker at every step; if it returns True, the run saves a checkpoint after that
             step and ends when it is written.
+        shards: the shards of the training store, if they are not all in `train_tokens`.
 
     Raises:
         Paused: `pause` returned True.
         UserError: a token store is damaged or lacks the objective's rows, there are fewer rows than a batch needs, or the loss or
             the development score is not finite. All workers raise the latter at the same step: the next that reports or saves.
-        RunError: a store was changed meanwhile.
+        RunError: a store was changed meanwhile, or a batch needs more shards than there is room for.
     """
-    run = _Run(train_tokens, dev_tokens, folder, report, device, pause)
+    run = _Run(train_tokens, dev_tokens, folder, report, device, pause, shards)
     with closing(run.checkpoints):
         return run.run()
 
@@ -102,11 +105,13 @@ class _Run:
         report: Callable[[Progress], None],
         device: torch.device,
         pause: Callable[[], bool],
+        shards: FetchedShards | None = None,
     ) -> None:
         trial = folder.trial
         self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
-        self.reading = [Reading(store) for store in (train_tokens, dev_tokens)]
-        self.store, rows = open_store(train_tokens), read_rows(train_tokens, trial.objective.row_kind)
+        kind, self.shards = trial.objective.row_kind, shards
+        self.reading = [Reading(train_tokens, shards=shards is None), Reading(dev_tokens)]
+        self.store, rows = open_store(train_tokens) if shards is None else shards.store(), read_rows(train_tokens, kind)
         self.objective = trial.objective.make()
         # Other sentences would change the last digits of a score, by the sentences that are encoded together.
         self.dev, self.dev_rows = with_own_sentences(open_store(dev_tokens), self.objective.dev_rows(dev_tokens))
@@ -118,12 +123,16 @@ class _Run:
                 "raise tune.batch_sizes (params.yaml) or lower cluster.workers (execution.yaml)"
             )
         self.total = trial.train.epochs * self.batches.steps_per_epoch
+        if shards is not None and self.total:
+            shards.plan(self.batches.sentences, self.batches.steps_per_epoch)
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.similarity is not None)
         with torch.random.fork_rng(devices=[]):
             # The same on every worker, from another seed than that of the heads.
             torch.manual_seed(~trial.seed)
             self.modules = self.objective.modules(self.encoder, self.batches)
+        if shards is not None:
+            shards.drop()
         if self.modules is not None:
             self.modules.to(device).train()
         # Wait for workers that are still downloading data or starting their device.
@@ -152,8 +161,11 @@ class _Run:
 
     def run(self) -> Outcome:
         resumed = self._resume()
-        collectives.barrier()
         start = resumed or 0
+        if start < self.total:
+            # The others wait for a worker whose node fetches the first shards.
+            self.next = self._batch(start)
+        collectives.barrier()
         began = time.monotonic()
         if resumed is None and (self.trial.train.step_zero_eligible or not self.total):
             speed = self.pace.now()
@@ -185,7 +197,8 @@ class _Run:
         return self._finish(self.seconds_before + time.monotonic() - began)
 
     def _batch(self, step: int) -> DeviceBatch:
-        return DeviceBatch.of(self.store, self.batches.batch(step), self.trial.train, self.device)
+        with nullcontext() if self.shards is None else self.shards.at(step):
+            return DeviceBatch.of(self.store, self.batches.batch(step), self.trial.train, self.device)
 
     def _step(self, step: int) -> tuple[float, bool]:
         """One optimizer step: (learning rate, whether to pause after it). The host does not wait for the device.
@@ -274,7 +287,7 @@ class _Run:
 
     def _check_data(self, *, whole: bool = False) -> None:
         """Check that no batch can have come from other data than the trial's."""
-        for reading in self.reading:
+        for reading in [*self.reading, *([] if self.shards is None else [self.shards])]:
             reading.check(whole=whole)
 
     def _save(self, step: int, seconds: float) -> None:

@@ -67,6 +67,9 @@ class PairBatches(EpochBatches):
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         return np.random.default_rng([self._seed, epoch]).permutation(len(self))
 
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        return self._pairs[self.rows(step)].ravel()
+
     def batch(self, step: int) -> PairBatch:
         pairs = self._pairs[self.rows(step)]
         return PairBatch(list(pairs[collectives.shard(len(pairs))].T), len(pairs), step % 2)

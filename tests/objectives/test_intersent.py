@@ -191,6 +191,23 @@ def test_without_shares_every_row_is_drawn_once_an_epoch(store: TokenStore) -> N
     assert whole.same_source(0) == 2
 
 
+@pytest.mark.parametrize("shares", [None, {"fusion": 1.0, "reconstruction": 1.0}])
+def test_blocks_keep_the_rows_of_an_epoch_and_their_shares(store: TokenStore, shares: dict[str, float] | None) -> None:
+    operation = [0, 3] * 500
+    numbers = [k % 12 for k in range(1000)]
+    rows = rows_of(operation, numbers, [0 if o < 2 else -1 for o in operation], numbers)
+    params = load_params(PLAIN).train.model_copy(update={"block_rows": 10})
+    batches = made(shares=shares).batches(rows, store, params, 20, 1)
+    epoch = np.concatenate([batches.rows(step) for step in range(batches.steps_per_epoch)])
+    assert sorted(epoch.tolist()) == list(range(1000))
+    # The ten rows of a block are within a window, of eighty rows; with shares each operation has blocks of its own.
+    places, own = np.argsort(epoch), 2 if shares else 1
+    near = [np.ptp(places[k : k + 10 * own : own]) for k in range(0, 1000, 10 * own)]
+    assert np.median(near) < 80 * own and max(near) < 90 * own
+    if shares:
+        assert {int(np.sum(epoch[k : k + 20] % 2)) for k in range(0, 1000, 20)} <= {9, 10, 11}
+
+
 def test_what_cannot_be_trained_is_one_line(store: TokenStore) -> None:
     rows = rows_of([0, 0], [0, 1], [1, 2], [2, 3], Path("data/tokens/train"))
     with pytest.raises(UserError, match=r"objective\.shares: names compression, and data/tokens/train has no row of it"):

@@ -207,6 +207,21 @@ def test_an_epoch_has_every_sentence_once_in_runs() -> None:
     assert np.array_equal(again.rows(7), drawn[7])
 
 
+def test_blocks_are_of_runs_that_are_near_in_the_text() -> None:
+    rows = rows_of(*[20] * 100)
+    batches = DocumentBatches(made(run_length=5), rows, 16, seed=3, block_rows=50)
+    epoch = np.concatenate([batches.rows(step) for step in range(batches.steps_per_epoch)])
+    assert sorted(epoch.tolist()) == list(range(2000))
+    assert np.array_equal(epoch[:9], DocumentBatches(made(run_length=5), rows, 16, seed=3, block_rows=50).rows(0)[:9])
+    # Eight blocks of about 50 rows are mixed. A block of 50 rows is of four documents at most.
+    documents = [len(np.unique(epoch[k : k + 100] // 20)) for k in range(0, 2000, 100)]
+    assert max(documents) <= 2 * 8 * 4 and min(documents) > 4
+    places = np.argsort(epoch)
+    assert np.median([np.ptp(places[k : k + 20]) for k in range(0, 2000, 20)]) < 400
+    free = np.argsort(np.concatenate([DocumentBatches(made(run_length=5), rows, 2000, seed=3).rows(0)]))
+    assert np.median([np.ptp(free[k : k + 20]) for k in range(0, 2000, 20)]) > 800
+
+
 def test_an_identity_start_must_give_f_and_g_the_same(tiny_backbone: Path) -> None:
     params = load_params(PLAIN_PARAMS).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "mean_start": "identity"})
     with pytest.raises(UserError, match=r"model\.dim: 32, but with .* needs a multiple of 64 \(twice the hidden size\)"):

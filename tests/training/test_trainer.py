@@ -66,7 +66,7 @@ def test_a_trial_depends_on_its_own_rows_alone(tiny_backbone: Path, tmp_path: Pa
     assert len({digests, *(trial_digests(*other, "triplets") for other in others)}) == 3
 
 
-@pytest.mark.parametrize("changes", [{}, {"micro_batch": 5}])
+@pytest.mark.parametrize("changes", [{}, {"micro_batch": 5}, {"block_rows": 3}])
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:

@@ -28,7 +28,7 @@ from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
 from pipeline.distributed.transfer import to_device
 from pipeline.evaluation.encoding import encode_all
-from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.batch_sampler import EpochBatches, random_order
 from pipeline.families.objective import Objective
 from pipeline.families.operations.operators import SentenceOperators
 from pipeline.families.operations.params import IntersentParams
@@ -209,12 +209,16 @@ class OperationBatches(EpochBatches):
         least = max(2, collectives.world_size())
         if len(self._used) < least:
             raise UserError(f"{rows.directory}: {len(self._used)} operation rows; training needs {least} or more")
-        super().__init__(len(self._used), self._sentences[:, 2].__getitem__, batch_size, seed)
+        super().__init__(len(self._used), self._sentences[:, 2].__getitem__, batch_size, seed, train.block_rows)
 
-    def target_ids(self) -> NDArray[np.int32]:
+    def target_ids(self) -> NDArray[np.int64]:
         """(tokens,) the token ids of all targets that are trained on."""
         numbers = np.unique(self._sentences[self._used, 2])
-        return np.concatenate([self._store[int(number)] for number in numbers])
+        return self._store.lay_out(numbers, self._store.lengths_of(numbers))[0]
+
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(3 n,) the sentences of a step's global batch."""
+        return self._sentences[self.rows(step)].ravel()
 
     def batch(self, step: int) -> OperationBatch:
         """This worker's share of a step's global batch."""
@@ -239,7 +243,7 @@ class OperationBatches(EpochBatches):
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         random = np.random.default_rng([self._seed, epoch])
         if not self._shares:
-            return self._used[random.permutation(len(self))]
+            return self._used[random_order(len(self), self._block, random)[:]]
         # The largest remainders get the rows that rounding down leaves.
         exact = np.array(list(self._shares.values())) / sum(self._shares.values()) * len(self)
         counts = exact.astype(np.int64)
@@ -248,7 +252,7 @@ class OperationBatches(EpochBatches):
         places: list[NDArray[np.float64]] = []
         for operation, count in zip(self._shares, counts.tolist(), strict=True):
             own = np.flatnonzero(self._operation == operation)
-            passes = [random.permutation(own) for _ in range(-(-count // len(own)))]
+            passes = [own[random_order(len(own), self._block, random)[:]] for _ in range(-(-count // len(own)))]
             drawn.append(np.concatenate([own[:0], *passes])[:count])
             places.append((np.arange(count) + random.random(count)) / max(count, 1))
         return np.concatenate(drawn)[np.argsort(np.concatenate(places), kind="stable")]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
-from pipeline.families.batch_sampler import EpochBatches, Numbers
+from pipeline.families.batch_sampler import BlockOrder, EpochBatches, Numbers, random_order
 from pipeline.families.pairs.params import COLUMNS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import TokenVectors
@@ -124,11 +124,8 @@ def holds_back(two_way: Tensor, own: Tensor, everyone: Tensor) -> Tensor:
 class GlobalBatches(EpochBatches):
     """The global batches of a run over n triplets, each epoch in a random order."""
 
-    def _rows_of_epoch(self, epoch: int) -> Numbers:
-        # The order of `permutation(n)`, in half of its memory.
-        order = np.arange(len(self), dtype=np.uint32)
-        np.random.default_rng([self._seed, epoch]).shuffle(order)
-        return order
+    def _rows_of_epoch(self, epoch: int) -> Numbers | BlockOrder:
+        return random_order(len(self), self._block, np.random.default_rng([self._seed, epoch]))
 
 
 class TripletBatches(GlobalBatches):
@@ -160,11 +157,16 @@ class TripletBatches(GlobalBatches):
         neutral = any(((neutral >= 0) & ((contradiction >= 0) | all_of_them)).any() for contradiction, neutral in kinds)
         if "neutral" in objective.params.roles and not neutral:
             raise UserError(f"{rows.directory}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
-        super().__init__(number, lambda rows: self._rows.at(rows, "premise")[:, 0], batch_size, seed)
+        super().__init__(number, lambda rows: self._rows.at(rows, "premise")[:, 0], batch_size, seed, train.block_rows)
 
-    def _rows_of_epoch(self, epoch: int) -> Numbers:
-        order = super()._rows_of_epoch(epoch)
-        return order if self._used is None else self._used[order]
+    def rows(self, step: int) -> Numbers:
+        """(n,) row numbers of a step's global batch."""
+        rows = super().rows(step)
+        return rows if self._used is None else self._used[rows]
+
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(4 n,) the sentences of a step's global batch."""
+        return self._rows.at(self.rows(step), *ROW_KINDS[TRIPLETS]).ravel()
 
     def batch(self, step: int) -> TripletBatch:
         """This worker's share of a step's global batch."""

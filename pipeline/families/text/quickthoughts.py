@@ -30,7 +30,7 @@ from pipeline.data.token_store import DOCUMENTS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
 from pipeline.evaluation.encoding import encode_all
-from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.batch_sampler import EpochBatches, random_order
 from pipeline.families.objective import Objective
 from pipeline.families.text.params import QuickThoughtsParams
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
@@ -116,7 +116,7 @@ class QuickThoughtsObjective(Objective):
     params: QuickThoughtsParams
 
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> DocumentBatches:
-        return DocumentBatches(self, rows, batch_size, seed)
+        return DocumentBatches(self, rows, batch_size, seed, train.block_rows)
 
     def modules(self, encoder: GaussianEncoder, batches: Batches) -> None:
         """None; refuses an identity start in which f and g would be different parts of the hidden state."""
@@ -243,11 +243,13 @@ class DocumentBatches(EpochBatches):
         UserError: there are fewer sentences than the workers need, or none has a target.
     """
 
-    def __init__(self, objective: QuickThoughtsObjective, rows: Rows, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, objective: QuickThoughtsObjective, rows: Rows, batch_size: int, seed: int, block_rows: int | None = None
+    ) -> None:
         self._objective, self._sentence = objective, rows.column("sentence")
         self._document = rows.column("document").astype(np.int64)
         self._position = rows.column("position").astype(np.int64)
-        super().__init__(len(rows), self._document.__getitem__, batch_size, seed)
+        super().__init__(len(rows), self._document.__getitem__, batch_size, seed, block_rows)
         least = 2 * collectives.world_size()
         if len(self) < least:
             raise UserError(f"{rows.directory}: {len(self)} sentences of running text; training needs {least} or more")
@@ -256,6 +258,10 @@ class DocumentBatches(EpochBatches):
                 f"{rows.directory}: no document is long enough for two blocks of {objective.params.block_size} sentences; lower "
                 "objective.block_size (params.yaml)"
             )
+
+    def sentences(self, step: int) -> NDArray[np.int32]:
+        """(n,) the sentences of a step's global batch."""
+        return self._sentence[self.rows(step)]
 
     def batch(self, step: int) -> DocumentBatch:
         """This worker's share of a step's global batch."""
@@ -274,7 +280,8 @@ class DocumentBatches(EpochBatches):
             begins |= np.diff(run, prepend=-1) != 0
         starts = np.flatnonzero(begins)
         sizes = np.diff(np.append(starts, len(self)))
-        order = random.permutation(len(starts))
+        runs = None if self._block is None else max(1, self._block * len(starts) // len(self))
+        order = random_order(len(starts), runs, random)[:]
         # The rows of run k, for each run in the new order: its first row, and the rows after it.
         first = np.repeat(starts[order] - (np.cumsum(sizes[order]) - sizes[order]), sizes[order])
         return first + np.arange(len(self))
