@@ -152,7 +152,7 @@ def cross_encoder(
     for number, batch in enumerate(batches):
         with torch.autocast("cpu", torch.bfloat16, enabled=BF16):
             logits = model(**_inputs(store, left[batch], right[batch])).logits
-        loss = F.cross_entropy(logits.float(), torch.from_numpy(target[batch]), CLASS_WEIGHTS)
+        loss = F.cross_entropy(logits.float(), torch.from_numpy(target[batch]).long(), CLASS_WEIGHTS)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.cluster.encoding import encode_stores
+from pipeline.cluster.encoding import compute_where_encoded, encode_stores
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, session_on_demand
 from pipeline.config.execution import ClusterParams, TrackingParams
 from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
 from pipeline.evaluation.aggregate import Summary, flat_headlines, pr_curve_rows, write_evaluated
-from pipeline.evaluation.encoding import Encode
+from pipeline.evaluation.encoding import Compute, Encode
 from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_models, write_scores
 from pipeline.families.family import families, part
 from pipeline.tracking import mlflow_runs
@@ -47,6 +47,7 @@ class StageRun:
     named: Callable[[Trial], str]
     """Gives a trial's name on the terminal and in MLflow."""
     encode: Encode
+    compute: Compute
 
     def train(self, trials: list[Trial], early_stopping: EarlyStopping | None) -> list[TrialResult]:
         """`run_trials`, with what this stage works with."""
@@ -66,7 +67,7 @@ class StageRun:
             return None
         owner = next(family for family in families() if family.labelled)
         fit, kind = part(owner, "relation_store").relation_for, trial.objective.gaussian_similarity or "cosine"
-        return fit(name, self.store.folder(trial).model, kind, params, trial.seed, self.root, self.store, self.encode)
+        return fit(name, self.store.folder(trial).model, kind, params, trial.seed, self.root, self.store, self.compute)
 
     def score(self, finals: Sequence[Final], params: EvaluateParams, out: Path) -> Summary:
         """Score the models on every set, log their metrics, and write everything into folder `out`; returns the summary."""
@@ -98,4 +99,7 @@ def stage_run(
         session_on_demand(cluster) as session,
     ):
         encode = partial(encode_stores, params=cluster, session=session)
-        yield StageRun(root=root, tracker=tracker, parent=parent, store=store, session=session, named=named, encode=encode)
+        compute = partial(compute_where_encoded, params=cluster, session=session)
+        yield StageRun(
+            root=root, tracker=tracker, parent=parent, store=store, session=session, named=named, encode=encode, compute=compute
+        )

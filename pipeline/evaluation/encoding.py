@@ -9,9 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +23,8 @@ from pipeline.distributed.precision import has_bf16
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import TokenVectors
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.utils.atomic_io import room_for
+
+T = TypeVar("T")
 
 ProjectTokens = Callable[[Tensor], Tensor]
 """Makes the token vectors of sentences (`GaussianEncoder.encode_rows`)."""
@@ -41,9 +41,17 @@ class Encode(Protocol):
         *,
         bf16: bool = False,
         project: ProjectTokens | None = None,
-        table: Path | None = None,
+        table: IO[bytes] | None = None,
     ) -> Sequence[Gaussian]:
         """The Gaussians of all sentences of each store, by the model in a folder."""
+        ...
+
+
+class Compute(Protocol):
+    """Computes something from a model and a token store: in this process, or on a node of the cluster."""
+
+    def __call__(self, what: Callable[[Path, Path, Encode], T], model: Path, store: Path, /) -> T:
+        """The answer of `what`, which gets the two folders where it runs, and what encodes there."""
         ...
 
 
@@ -56,13 +64,13 @@ def share_of(store: TokenStore, share: int, shares: int) -> NDArray[np.intp]:
     return np.argsort(store.lengths, kind="stable")[share::shares]
 
 
-def joined(parts: Iterable[tuple[int, Gaussian]], shares: int, store: TokenStore, table: Path | None = None) -> Gaussian:
+def joined(parts: Iterable[tuple[int, Gaussian]], shares: int, store: TokenStore, table: IO[bytes] | None = None) -> Gaussian:
     """Join the Gaussians of the shares (`share_of`), in the order of the store.
 
     Args:
         parts: each share with its number, in any order.
         shares: how many there are.
-        table: a new file. The token vectors are written there, one share after the other, and mapped; nothing else is kept.
+        table: an empty file. The token vectors are written there, one share after the other, and mapped; nothing else is kept.
 
     Returns:
         Gaussian of (S, D); with `table` of (S, 0), on the CPU.
@@ -70,27 +78,27 @@ def joined(parts: Iterable[tuple[int, Gaussian]], shares: int, store: TokenStore
     order, found = np.argsort(store.lengths, kind="stable"), None
     start, length = torch.zeros((2, len(store)), dtype=torch.int64)
     written, width, tables = 0, 0, list[Tensor]()
-    with nullcontext() if table is None else room_for(table), nullcontext() if table is None else table.open("xb") as file:
-        for share, part in parts:
-            rows = torch.from_numpy(order[share::shares])
-            if found is None:
-                mean = part.mean.new_empty((len(store), 0 if table else part.mean.shape[-1]))
-                found = Gaussian(mean, torch.empty_like(mean))
-            if table is None:
-                found.mean[rows], found.log_var[rows] = part.mean.to(found.mean.device), part.log_var.to(found.mean.device)
-            if part.tokens is not None:
-                start[rows], length[rows] = part.tokens.start.cpu() + written, part.tokens.length.cpu()
-                written, width = written + len(part.tokens.table), part.tokens.table.shape[1]
-                if file:
-                    file.write(part.tokens.table.numpy().data)
-                else:
-                    tables.append(part.tokens.table)
+    for share, part in parts:
+        rows = torch.from_numpy(order[share::shares])
+        if found is None:
+            mean = part.mean.new_empty((len(store), 0 if table else part.mean.shape[-1]))
+            found = Gaussian(mean, torch.empty_like(mean))
+        if table is None:
+            found.mean[rows], found.log_var[rows] = part.mean.to(found.mean.device), part.log_var.to(found.mean.device)
+        if part.tokens is not None:
+            start[rows], length[rows] = part.tokens.start.cpu() + written, part.tokens.length.cpu()
+            written, width = written + len(part.tokens.table), part.tokens.table.shape[1]
+            if table is not None:
+                table.write(part.tokens.table.numpy().data)
+            else:
+                tables.append(part.tokens.table)
     assert found is not None
     if not written:
         return found
     if table is not None:
-        # Shared, since the kernel counts a mapping of one's own as memory that will be used.
-        vectors = torch.from_file(str(table), shared=True, size=written * width, dtype=torch.int8).view(written, width)
+        table.flush()
+        # Shared ("r+"), since the kernel counts a mapping of one's own as memory that will be used.
+        vectors = torch.from_numpy(np.memmap(table, np.int8, "r+", shape=(written, width)))
     else:
         vectors = torch.cat(tables)
     return Gaussian(found.mean, found.log_var, tokens=TokenVectors(vectors, start, length).to(vectors.device))
@@ -116,7 +124,7 @@ def encode_here(
     gpu: bool = True,
     bf16: bool = False,
     project: ProjectTokens | None = None,
-    table: Path | None = None,
+    table: IO[bytes] | None = None,
 ) -> list[Gaussian]:
     """Encode every sentence of each token store in this process, in float32.
 

@@ -23,6 +23,7 @@ import torch
 from pipeline.config.load import load_params
 from pipeline.inference.corpus import read_gaussians
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import read_relation
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
@@ -30,6 +31,7 @@ from tests.distributed.grids import meanwhile
 from tests.distributed.group import JOBS, SGD, assert_same_gradients, assert_same_weights, gradients
 from tests.gates import wait_for
 from tests.store import random_stores
+from tests.trial_of import tiny_encoder
 
 pytestmark = pytest.mark.cluster
 
@@ -195,6 +197,44 @@ def test_all_hosts_encode_a_corpus_after_a_killed_training_run(
     )
     assert told.returncode == 2
     assert told.stdout.startswith("error: corpus: the work runs on a cluster; write an absolute path or a URI")
+
+
+# As stage train in a job, whose driver is on the head.
+FITS = """
+import ray, stages, sys
+from pathlib import Path
+from pipeline.cluster.encoding import compute_where_encoded
+from pipeline.cluster.session import session
+from pipeline.config.load import load_execution, load_params
+from pipeline.families.pairs.relation_store import relation_for
+from pipeline.trials.store import TrialStore
+root, model, storage = Path.cwd(), *map(Path, sys.argv[1:])
+params = load_execution().cluster.model_copy(update={"address": "auto"})
+
+def compute(what, model, store):
+    there = lambda *given: (ray.util.get_node_ip_address(), what(*given))
+    node, answer = compute_where_encoded(there, model, store, params=params, session=lambda: on)
+    print("computed on", node, "by", ray.util.get_node_ip_address())
+    return answer
+
+with session(params) as on:
+    trials = TrialStore(train_tokens=root, dev_tokens=root, storage=storage)
+    relation_for("a model", model, "kl", load_params(Path("params.yaml")).relation, 1, root, trials, compute)
+"""
+
+
+def test_a_relation_head_is_fitted_off_the_head(
+    project: Project, hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    tiny_encoder(tiny_backbone, 1).save_pretrained(tmp_path / "model")
+    asked = (sys.executable, "-c", FITS, str(tmp_path / "model"), str(tmp_path / "storage"))
+    said = hosts["head"].run(*asked, cwd=project.root, env={**project.env, "PYTHONPATH": str(project.root)})
+    found = re.findall(r"computed on (\S+) by (\S+)", said)
+    assert len(found) == 2
+    assert {node for node, _ in found} <= {hosts["one"].address, hosts["two"].address}
+    assert {driver for _, driver in found} == {hosts["head"].address}
+    (head,) = (tmp_path / "storage").glob("relations/*/relation.json")
+    assert read_relation(head.parent) is not None
 
 
 def test_workers_on_two_hosts_have_the_gradients_of_one(hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path) -> None:

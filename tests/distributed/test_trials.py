@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,16 +27,20 @@ from ray._private.worker import get_dashboard_url
 
 from pipeline.cluster import capacity
 from pipeline.cluster.bulk import encode_parts
-from pipeline.cluster.encoding import encode_stores
+from pipeline.cluster.encoding import compute_where_encoded, encode_stores
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, _unusable_gpu
 from pipeline.cluster.session import session as open_session
 from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, installed
 from pipeline.config.load import load_execution, load_params
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_store import open_store
+from pipeline.evaluation.encoding import Encode
+from pipeline.families.pairs.relation_store import relation_for
 from pipeline.identity.digests import library_versions
 from pipeline.inference.bulk_plan import planned
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import read_relation
 from pipeline.models.token_head import TokenProjection
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
@@ -42,10 +49,11 @@ from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import Trial, TrialResult
 from pipeline.utils.errors import RunError, UserError
 from tests.conftest import PLAIN, ROOT
-from tests.store import random_stores
-from tests.trial_of import trial_on
+from tests.store import make_store, random_stores
+from tests.trial_of import tiny_encoder, trial_on
 
 pytestmark = pytest.mark.faults
+P = load_params(PLAIN)
 Undisturbed = tuple[TrialStore, list[TrialResult], str]
 PRICE = 2.5
 
@@ -117,14 +125,15 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: Undist
         choose([bad])
 
 
+def refused() -> Session:
+    raise AssertionError("Ray was started")
+
+
 def test_stores_are_encoded_the_same_in_this_process_and_by_ray(
     undisturbed: Undisturbed, stores: tuple[Path, Path], ray_session: Session
 ) -> None:
     here, (good, _), _ = undisturbed
     model, params = here.folder(good.trial).model, ray_session.params
-
-    def refused() -> Session:
-        raise AssertionError("Ray was started")
 
     project = TokenProjection(32, 8)
     before = torch.get_num_threads()
@@ -143,6 +152,80 @@ def test_stores_are_encoded_the_same_in_this_process_and_by_ray(
         assert one.length.tolist() == open_store(store).lengths.tolist() == other.length.tolist()
         # Batches differ, so a number may be rounded the other way.
         assert (one.table.int() - other.table.int()).abs().max() <= 1 < one.table.int().abs().max()
+
+
+def test_on_a_cluster_a_relation_head_is_fitted_by_a_task_that_may_die(
+    ray_session: Session, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The driver has no encodings; the task is killed when it has them, and then fits the head that this process would fit."""
+    r = np.random.default_rng(0)
+    sentences = [[2, *r.integers(5, 30, r.integers(1, 11)).tolist(), 3] for _ in range(300)]
+    pairs = [(int(a), int(b), k % 3) for k, (a, b) in enumerate(r.integers(0, 300, (600, 2)))]
+    for store, name in ((TRAIN_TOKENS, "pairs"), (DEV_TOKENS, "dev")):
+        make_store(tmp_path / store, sentences, pairs={name: pairs})
+    tiny_encoder(tiny_backbone, 1).save_pretrained(tmp_path / "model")
+    params = ray_session.params.model_copy(update={"address": "auto", "storage": str(tmp_path / "shared")})
+    there = partial(compute_where_encoded, params=params, session=lambda: ray_session)
+    seen = tmp_path / "seen"
+
+    def watched(what: Callable[[Path, Path, Encode], Any], model: Path, store: Path, /) -> Any:
+        def killed_once(model: Path, store: Path, encode: Encode) -> Any:
+            def killed(*where: Any, **how: Any) -> Any:
+                encoded = encode(*where, **how)
+                first = not seen.exists()
+                with seen.open("a") as file:
+                    file.write(f"{os.getpid()}\n")
+                if first:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return encoded
+
+            return what(model, store, killed)
+
+        return there(killed_once, model, store)
+
+    def here(what: Callable[[Path, Path, Encode], Any], model: Path, store: Path, /) -> Any:
+        def encode(*where: Any, **how: Any) -> Any:
+            # As many shares as by Ray, and one thread for each and for the fit.
+            torch.set_num_threads(params.workers * ray_session.concurrent)
+            encoded = encode_stores(*where, params=ray_session.params, session=refused, **how)
+            torch.set_num_threads(1)
+            return encoded
+
+        return what(model, store, encode)
+
+    def fitted(name: str, compute: Any) -> tuple[Any, Any]:
+        trials = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path / name)
+        kept = read_relation(relation_for(name, tmp_path / "model", "kl", P.relation, 1, tmp_path, trials, compute))
+        assert kept is not None
+        return dict(kept.head.state_dict()), kept.scale
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        (weights, scale), (expected, expected_scale) = fitted("there", watched), fitted("here", here)
+    finally:
+        torch.set_num_threads(before)
+    # Killed once, and the development set.
+    died, fit, scaled = map(int, seen.read_text().splitlines())
+    assert os.getpid() not in {died, fit, scaled}
+    assert died != fit
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
+    assert scale == expected_scale
+
+    def fails(model: Path, store: Path, encode: Encode) -> None:
+        raise UserError("these are all of one kind")
+
+    def dies(model: Path, store: Path, encode: Encode) -> None:
+        with seen.open("a") as file:
+            file.write("died\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UserError, match=r"^these are all of one kind$"):
+        there(fails, tmp_path / "model", tmp_path / DEV_TOKENS)
+    with pytest.raises(UserError, match=rf"^{tmp_path}/model: .*died") as error:
+        there(dies, tmp_path / "model", tmp_path / DEV_TOKENS)
+    assert "\n" not in str(error.value)
+    assert seen.read_text().count("died") == 1 + params.max_failures
 
 
 @pytest.mark.parametrize(

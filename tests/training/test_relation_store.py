@@ -56,7 +56,11 @@ def fit(tmp_path: Path, tiny_backbone: Path) -> Fit:
         params: RelationParams = P.relation,
     ) -> Path:
         folder = tmp_path / f"model-{model}"
-        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, encode)
+
+        def here(what: Callable[[Path, Path, Encode], Any], model: Path, store: Path, /) -> Any:
+            return what(model, store, encode)
+
+        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, here)
 
     return fitted
 
@@ -110,9 +114,9 @@ def test_a_head_starts_from_the_projection_that_was_trained_with_the_encoder(
     encoder.save_pretrained(tmp_path / "model-4", torch.nn.ModuleDict({"projection": torch.nn.Linear(2, 2)}))
     starts: list[str] = []
 
-    def seen(sentences: Gaussian, pairs: PairSet, first: TokenProjection, start: TokenProjection, *how: Any) -> TokenHead:
+    def seen(sentences: Gaussian, pairs: PairSet, first: TokenProjection, start: TokenProjection, **how: Any) -> TokenHead:
         starts.append(start.digest)
-        return fit_head(sentences, pairs, first, start, *how)
+        return fit_head(sentences, pairs, first, start, **how)
 
     monkeypatch.setattr(relation_store, "fit_head", seen)
     for model in (3, 4, 1):

@@ -37,7 +37,7 @@ CLASS_WEIGHTS[REVERSED] = 0.3
 _RIDGE, _SMALLEST = 1e-6, 1e-6
 
 
-def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]]:
     """Premises, hypotheses and classes, (m,) each, that a relation is learned from.
 
     Each labelled pair is an example of its label; a neutral pair whose reverse is known to hold is one of `reversed`. So is each
@@ -50,7 +50,7 @@ def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
     return (
         np.concatenate((pairs.premise, pairs.hypothesis[turned])),
         np.concatenate((pairs.hypothesis, pairs.premise[turned])),
-        np.concatenate((known, np.full(len(turned), REVERSED))).astype(np.int64),
+        np.concatenate((known, np.full(len(turned), REVERSED, np.int8))).astype(np.int8, copy=False),
     )
 
 
@@ -89,6 +89,7 @@ def fit_head(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         head = TokenHead(first.before(start).requires_grad_()).to(device).train()
+        numbers = torch.empty(len(target), dtype=torch.int32)
         steps = epochs * math.ceil(len(target) / _BATCH)
         optimizer = torch.optim.AdamW(head.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
@@ -99,11 +100,11 @@ def fit_head(
             return head.projection(vectors) / SCALE, mask
 
         for epoch in range(epochs):
-            order = torch.randperm(len(target)).numpy()
+            order = torch.randperm(len(target), out=numbers).numpy()
             total = 0.0
             for rows in _batches(sentences, left, right, order):
                 a, b, batch_targets = (torch.from_numpy(part[rows]).to(device) for part in (left, right, target))
-                loss = F.cross_entropy(head.logits(*projected(a), *projected(b)), batch_targets, weight)
+                loss = F.cross_entropy(head.logits(*projected(a), *projected(b)), batch_targets.long(), weight)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -116,8 +117,8 @@ def fit_head(
 
 
 def _batches(
-    sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.int32], order: NDArray[np.int64]
-) -> Iterator[NDArray[np.int64]]:
+    sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.int32], order: NDArray[np.int32]
+) -> Iterator[NDArray[np.int32]]:
     """The examples in this order, `_BATCH` at a time, whose lengths are similar: every `_SORTED` batches are sorted by length
     together, divided again, and come in random order."""
     assert sentences.tokens is not None
