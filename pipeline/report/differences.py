@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from pipeline.config.params import EvaluateParams
@@ -15,7 +16,6 @@ from pipeline.evaluation.bootstrap import Statistic, paired_bootstrap
 from pipeline.evaluation.set_kind import SetKind, Tables, kinds_in
 from pipeline.report import page
 from pipeline.report.results import Recipe, read_scores
-from pipeline.utils.atomic_io import to_csv
 from pipeline.utils.errors import UserError
 
 Difference = Mapping[str, str | float]
@@ -23,7 +23,6 @@ Difference = Mapping[str, str | float]
 
 _NAMES, _VALUES = ("set", "metric", "recipe", "against"), ("value", "other")
 _RESAMPLES, _CONFIDENCE = 500, 0.95
-_LATEX = {**{character: f"\\{character}" for character in "_%&#${}"}, "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
 _CAPTION = (
     f"Recipe minus the other one, in points, with the {100 * _CONFIDENCE:g} % interval of a paired bootstrap over premises, "
     "documents, rows of a task, or sentences of operations. One document has no interval. Values are means over the seeds; the "
@@ -108,19 +107,13 @@ def write(rows: Sequence[Difference], folder: Path) -> None:
     """Write differences.csv, and differences.tex: a table of LaTeX's package booktabs."""
     if not rows:
         return
-    rounded = [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-    (folder / "differences.csv").write_text(to_csv(rounded), encoding="utf-8")
-    cells = [[*(str(row[key]) for key in _NAMES), *(f"{row[key]:.1f}" for key in _VALUES), _interval(row)] for row in rows]
-    head = [*_NAMES, *_VALUES, "difference"]
-    lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in [head, *cells]]
-    text = [r"\begin{tabular}{llllrrr}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""]
-    (folder / "differences.tex").write_text("\n".join(text), encoding="utf-8")
+    frame = pd.DataFrame(rows)
+    frame.round(4).to_csv(folder / "differences.csv", index=False)
+    shown = frame.assign(difference=[_interval(row) for row in rows])[[*_NAMES, *_VALUES, "difference"]]
+    tex = folder / "differences.tex"
+    shown.to_latex(tex, index=False, escape=True, column_format="llllrrr", float_format="%.1f")
 
 
 def _interval(row: Difference) -> str:
     interval = f" [{row['low']:+.1f}, {row['high']:+.1f}]" if row["low"] == row["low"] else ""
     return f"{row['difference']:+.1f}{interval}"
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
