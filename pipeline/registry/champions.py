@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.tracking import MlflowClient
 
-from pipeline.data.schema import DEV, PROMOTION
+from pipeline.data.schema import DEV
 from pipeline.evaluation.bootstrap import Difference
 from pipeline.families.family import deciding_metrics, dev_sets, promotion_sets
 from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
-from pipeline.registry.promotion import decide, differences, set_of
+from pipeline.registry.promotion import decide, differences
 from pipeline.registry.versions import CONTENT_TAG, WEIGHTS_TAG, add_version, all_versions, find_version, same_version, tag_of
 from pipeline.tracking.server import Tracker
 from pipeline.utils.errors import RunError, UserError
@@ -41,11 +41,9 @@ class Registration:
     model_uri: str
     """models:/NAME/VERSION, which stays valid when the aliases move."""
     metric: str
-    """`register.metric`, in which the next two are given, in per cent."""
+    """`register.metric`."""
     dev_score: float
-    """Of this version, on the selection part of the development set."""
-    previous_champion_score: float | None
-    """On the promotion part, of the champion it was compared with; None if there was no other champion."""
+    """Its value for this version on the selection part of the development set, in per cent."""
     decision: Mapping[str, Any] | None
     """Everything the rule looked at; None if there was no champion to compare with."""
     rollback: str | None
@@ -96,7 +94,6 @@ def register_model(
         event = history.of(number)
         assert event is not None
         assert history.champion is not None
-        found = event.decision["differences"].get(set_of(metric, PROMOTION), {}) if event.decision else {}
         aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         back = number != history.champion and number in history.stack
         return Registration(
@@ -108,7 +105,6 @@ def register_model(
             model_uri=f"models:/{name}/{number}",
             metric=metric,
             dev_score=float(dev_score),
-            previous_champion_score=found[metric]["old"] if metric in found else None,
             decision=event.decision,
             rollback=f'gausscse registry rollback --to {number} --reason "…"' if back else None,
         )

@@ -7,27 +7,27 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS
 from pipeline.evaluation.bootstrap import Statistic, paired_bootstrap
-from pipeline.evaluation.set_kind import kinds_in
+from pipeline.evaluation.set_kind import SetKind, Tables, kinds_in
 from pipeline.report import page
 from pipeline.report.results import Recipe, read_scores
-from pipeline.report.tables import CONFIDENCE
-from pipeline.utils.atomic_io import to_csv
+from pipeline.utils.errors import UserError
 
 Difference = Mapping[str, str | float]
 """set, metric, recipe, against, and in points: value, other, difference, low, high."""
 
 _NAMES, _VALUES = ("set", "metric", "recipe", "against"), ("value", "other")
-_RESAMPLES = 500
-_LATEX = {**{character: f"\\{character}" for character in "_%&#${}"}, "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+_RESAMPLES, _CONFIDENCE = 500, 0.95
 _CAPTION = (
-    f"Recipe minus the other one, in points, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap over premises, or "
-    "documents, or sentences of operations. Values are means over the seeds; the interval does not include their spread. "
-    "Bold: the interval does not contain 0. differences.csv and differences.tex have the same numbers."
+    f"Recipe minus the other one, in points, with the {100 * _CONFIDENCE:g} % interval of a paired bootstrap over premises, "
+    "documents, rows of a task, or sentences of operations. One document has no interval. Values are means over the seeds; the "
+    "interval does not include their spread. Bold: the interval does not contain 0. differences.csv and differences.tex have the "
+    "same numbers."
 )
 
 
@@ -35,7 +35,7 @@ def differences(recipes: Iterable[Recipe], params: EvaluateParams, root: Path) -
     """A row for each set, metric and pair of recipes that have results.
 
     Raises:
-        UserError: a table of scores is missing or damaged.
+        UserError: a table of scores is missing or damaged, or two models were scored on different rows.
     """
     scored = [recipe for recipe in recipes if recipe.per_seed]
     tables = {
@@ -47,6 +47,7 @@ def differences(recipes: Iterable[Recipe], params: EvaluateParams, root: Path) -
     for store in (root / DEV_TOKENS, root / TEST_TOKENS) if tables else ():
         for kind, name in kinds_in(store):
             groups = kind.groups(store, name)
+            _check_rows(kind, name, tables)
             statistics = {
                 one.name: _mean([kind.statistics(name, tables[one.name, seed], params) for seed in one.per_seed])
                 for one in scored
@@ -55,11 +56,20 @@ def differences(recipes: Iterable[Recipe], params: EvaluateParams, root: Path) -
                 (metric, a, b) for a, b in combinations(statistics, 2) for metric in statistics[a] if metric in statistics[b]
             ]
             pairs = {str(k): (statistics[b][metric], statistics[a][metric]) for k, (metric, a, b) in enumerate(compared)}
-            found = paired_bootstrap(pairs, groups, resamples=_RESAMPLES, confidence=CONFIDENCE).values()
+            found = paired_bootstrap(pairs, groups, resamples=_RESAMPLES, confidence=_CONFIDENCE).values()
             for (metric, a, b), gain in zip(compared, found, strict=True):
                 row = {"set": name, "metric": metric, "recipe": a, "against": b, "value": gain.new, "other": gain.old}
                 rows.append({**row, "difference": gain.gain, "low": gain.low, "high": gain.high})
     return rows
+
+
+def _check_rows(kind: SetKind, name: str, tables: Mapping[tuple[str, int], Tables]) -> None:
+    of = {model: sets[name] for model, sets in tables.items()}
+    first = next(iter(of.values()))
+    same = [column for column in kind.same if column in first.column_names]
+    for (recipe, seed), table in of.items():
+        if len(table) != len(first) or table.select(same) != first.select(same):
+            raise UserError(f"{recipe}, seed {seed}: scored on other rows of {name} than the other models; run `dvc repro`")
 
 
 def _mean(seeds: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
@@ -97,19 +107,13 @@ def write(rows: Sequence[Difference], folder: Path) -> None:
     """Write differences.csv, and differences.tex: a table of LaTeX's package booktabs."""
     if not rows:
         return
-    rounded = [{key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-    (folder / "differences.csv").write_text(to_csv(rounded), encoding="utf-8")
-    cells = [[*(str(row[key]) for key in _NAMES), *(f"{row[key]:.1f}" for key in _VALUES), _interval(row)] for row in rows]
-    head = [*_NAMES, *_VALUES, "difference"]
-    lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in [head, *cells]]
-    text = [r"\begin{tabular}{llllrrr}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""]
-    (folder / "differences.tex").write_text("\n".join(text), encoding="utf-8")
+    frame = pd.DataFrame(rows)
+    frame.round(4).to_csv(folder / "differences.csv", index=False)
+    shown = frame.assign(difference=[_interval(row) for row in rows])[[*_NAMES, *_VALUES, "difference"]]
+    tex = folder / "differences.tex"
+    shown.to_latex(tex, index=False, escape=True, column_format="llllrrr", float_format="%.1f")
 
 
 def _interval(row: Difference) -> str:
     interval = f" [{row['low']:+.1f}, {row['high']:+.1f}]" if row["low"] == row["low"] else ""
     return f"{row['difference']:+.1f}{interval}"
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from markupsafe import escape as escape_html
 from plotly.offline import get_plotlyjs  # pyright: ignore[reportMissingTypeStubs]
@@ -269,49 +269,36 @@ def figure(
 
 def as_html(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The page as HTML. The same page always gives the same bytes."""
-    folder = FileSystemLoader(Path(__file__).parent)
-    templates = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    # Long names may break after an underscore or a plus, so that they fit into narrow columns.
-    templates.filters["breakable"] = lambda text: Markup(re.sub(r"([_+])", r"\1<wbr>", str(escape_html(text))))
-    templates.globals["kind"] = lambda block: type(block).__name__  # pyright: ignore[reportArgumentType]
-    plotly = Markup(get_plotlyjs())
-    return templates.get_template("page.html").render(title=title, lead=lead, sections=sections, plotly=plotly)
+    return _rendered("page.html", title=title, lead=lead, sections=sections, plotly=Markup(get_plotlyjs()))
 
 
 def as_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The page's warnings and tables as Markdown, for pull requests: no figures, and nothing that is folded."""
-    lines = [f"# {_escaped(title)}", "", _escaped(lead), "", "The figures and more tables are in index.html.", ""]
-    for section in sections:
-        # A paragraph alone introduces figures.
-        if any(_markdown(block) for block in section.blocks if not isinstance(block, str)):
-            lines += [f"## {_escaped(section.title)}", "", *(line for block in section.blocks for line in _markdown(block))]
-    return "\n".join(lines)
+    plain = [(section.title, _without_figures(section.blocks)) for section in sections]
+    # A paragraph alone introduces figures.
+    shown = [(name, blocks) for name, blocks in plain if not all(isinstance(block, str) for block in blocks)]
+    return _rendered("page.md.txt", title=title, lead=lead, sections=shown)
 
 
-def _markdown(block: Block) -> list[str]:
-    if isinstance(block, str):
-        return [_escaped(block), ""]
-    if isinstance(block, Lines):
-        return [*(f"- **{_escaped(block.word)}:** {_escaped(line)}" for line in block.lines), *[""] * bool(block.lines)]
-    if isinstance(block, tuple):
-        return [line for one in block if isinstance(one, Table) for line in _markdown(one)]
-    if block.folded:
-        return []
-    cells = [
-        [_escaped(name) for name in block.header],
-        ["---:" if numeric else "---" for numeric in block.numeric],
-        *([f"**{_escaped(c.text)}**" if c.best else _escaped(c.text) for c in row.cells] for row in block.rows),
-    ]
-    return [
-        f"**{_escaped(block.title)}.** {_escaped(block.caption)}".rstrip(),
-        "",
-        *(f"| {' | '.join(row)} |" for row in cells),
-        "",
-        *(line for note in block.notes for line in (_escaped(note), "")),
-    ]
+def _without_figures(blocks: Iterable[Block]) -> list[str | Lines | Table]:
+    each = [one for block in blocks for one in (block if isinstance(block, tuple) else (block,))]
+    lines = [one for one in each if not isinstance(one, Figure) and not (isinstance(one, Table) and one.folded)]
+    return [one for one in lines if not isinstance(one, Lines) or one.lines]
 
 
-def _escaped(text: str) -> str:
+def _rendered(template: str, **shown: Any) -> str:
+    folder = FileSystemLoader(Path(__file__).parent)
+    # Only HTML is escaped by jinja.
+    escaped = select_autoescape()
+    templates = Environment(loader=folder, autoescape=escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    # Long names may break after an underscore or a plus, so that they fit into narrow columns.
+    templates.filters["breakable"] = lambda text: Markup(re.sub(r"([_+])", r"\1<wbr>", str(escape_html(text))))
+    templates.filters["plain"] = _plain
+    templates.globals["kind"] = lambda block: type(block).__name__  # pyright: ignore[reportArgumentType]
+    return templates.get_template(template).render(**shown)
+
+
+def _plain(text: str) -> str:
     """Text escaped so that Markdown shows it unchanged, on one line."""
     plain = html.escape(" ".join(text.split()), quote=False)
     return _SPECIAL.sub(lambda match: f"\\{match[0]}", plain)

@@ -1,4 +1,4 @@
-"""Tables of results, for metrics of any family: one row for each recipe, then the baselines and the gains over the variants."""
+"""Tables of results, for metrics of any family: one row for each recipe, then the baselines."""
 
 from __future__ import annotations
 
@@ -8,32 +8,15 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pipeline.evaluation.bootstrap import Statistic, mean_over, paired_bootstrap, share
 from pipeline.report import page
-from pipeline.report.results import Recipe, Results, contents_of, read_scores
-from pipeline.utils.errors import UserError
+from pipeline.report.results import Results
 
-RESAMPLES, CONFIDENCE = 1000, 0.95
 SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
 QUOTED = "the paper's"
 """The name of a row begins so if its figures come from elsewhere; they are never bold."""
 _BOLD = "Bold: the best of its column, baselines included, by the digits shown."
-_GAINS = (
-    f"Gain over a variant: the main recipe minus the variant, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap "
-    "over the documents of running text, the rows of a task, or the sentences that operations are about. A set of one document "
-    "has no interval. With several seeds, it is the difference of their means, and the interval does not include their spread. "
-    "The development set also chose the checkpoints."
-)
 
 Profile = Mapping[str, Any]
-Kinds = tuple[str, Sequence[str]]
-"""Column of a table of scores with the number of a row's kind, and the names of the kinds."""
-NO_KINDS: Kinds = "", ()
-
-
 Baselines = Mapping[str, Mapping[tuple[str, str], float | None]]
 """Name of a row → (set, metric) → its value."""
 
@@ -77,16 +60,8 @@ def results_table(
     caption: str,
     measures: Iterable[Measure],
     baselines: Baselines,
-    *,
-    gains: bool = False,
-    kinds: Kinds = NO_KINDS,
 ) -> list[page.Table]:
-    """The table of the measures that some recipe has; empty if there is none.
-
-    Args:
-        gains: whether to add the gains of the main recipe over the variants.
-        kinds: see `gain_rows`.
-    """
+    """The table of the measures that some recipe has; empty if there is none."""
     shown = _known(results, measures)
     rows: list[tuple[str, list[dict[int, float]]]] = []
     for recipe in results.recipes:
@@ -107,10 +82,8 @@ def results_table(
         tops = [None if name.startswith(QUOTED) else top for top in best]
         texts = [page.seeds_cell(values, m.places, top) for values, m, top in zip(cells, shown, tops, strict=True)]
         every.append(page.Row((page.Cell(name), *texts), baseline=len(every) >= trained))
-    gained = gain_rows(results, [m.key for m in shown], kinds) if gains else {}
-    every += [page.Row((page.Cell(f"gain over {name}"), *map(page.Cell, texts)), baseline=True) for name, texts in gained.items()]
-    header, notes = ("recipe", *(m.heading for m in shown)), (_BOLD, *([_GAINS] if gained else []))
-    found = page.Table(id=id, title=title, caption=f"{caption} {SPREAD}", header=header, rows=tuple(every), notes=notes)
+    header = "recipe", *(m.heading for m in shown)
+    found = page.Table(id=id, title=title, caption=f"{caption} {SPREAD}", header=header, rows=tuple(every), notes=(_BOLD,))
     return [found] if shown else []
 
 
@@ -156,62 +129,6 @@ def _bars(results: Results, headline: Headline, id: str, names: Sequence[str], h
     # Plotly draws the first category, and the first bar of a group, at the bottom.
     x, y = {"ticksuffix": " %", "range": [0, 100]}, {"autorange": "reversed"}
     return page.figure(id, headline.title, caption, traces, x=x, y=y, height=height, bargap=0.12, margin={"r": 48})
-
-
-def gain_rows(results: Results, measures: Sequence[tuple[str, str]], kinds: Kinds = NO_KINDS) -> dict[str, list[str]]:
-    """Variant → "+5.2 [+4.1, +6.3]" for each (set, metric), in points; without variants that have no result.
-
-    Args:
-        kinds: if the rows of a set are of several kinds, a metric is the mean over the kinds, or, as KIND.NAME, over the rows
-            of one.
-
-    Raises:
-        UserError: a table of scores is missing or damaged, or two recipes were scored on different rows.
-    """
-    sets = {name: [metric for of, metric in measures if of == name] for name, _ in measures}
-    rows: dict[str, list[str]] = {}
-    for recipe in (recipe for recipe in results.recipes[1:] if recipe.summary):
-        cells: dict[tuple[str, str], str] = {}
-        for name, metrics in sets.items():
-            (new, groups), (old, theirs) = (_statistics(of, name, metrics, kinds) for of in (results.main, recipe))
-            if not np.array_equal(groups, theirs):
-                raise UserError(f"{recipe.scores / name}: has other rows than {results.main.scores / name}; run `dvc repro`")
-            compared = {metric: (old[metric], new[metric]) for metric in metrics}
-            for metric, gain in paired_bootstrap(compared, groups, resamples=RESAMPLES, confidence=CONFIDENCE).items():
-                interval = f" [{_signed(gain.low)}, {_signed(gain.high)}]" if np.isfinite(gain.error) else ""
-                cells[name, metric] = f"{_signed(gain.gain)}{interval}"
-        rows[recipe.name] = [cells[measure] for measure in measures]
-    return rows
-
-
-def _statistics(
-    recipe: Recipe, set_name: str, metrics: Sequence[str], kinds: Kinds
-) -> tuple[dict[str, Statistic], NDArray[np.int64]]:
-    """Metric → its statistic over the mean of the seeds for each row; and (n,) the group that each row is drawn with."""
-    seeds: list[dict[str, NDArray[Any]]] = []
-    for seed in recipe.per_seed:
-        path, scores = read_scores(recipe, set_name, seed)
-        with contents_of(path):
-            drawn_with = next(column for column in ("document", "whole", "row") if column in scores.column_names)
-            columns = {metric: metric.rpartition(".")[2] for metric in metrics} | {"": drawn_with, "kind": kinds[0] or drawn_with}
-            seeds.append({name: scores.column(column).to_numpy() for name, column in columns.items()})
-        if not np.array_equal(seeds[-1][""], seeds[0][""]):
-            raise UserError(f"{path}: has other rows than the scores of another seed; run `dvc repro`")
-    statistics: dict[str, Statistic] = {}
-    for metric in metrics:
-        mean, kind = np.mean([seed[metric] for seed in seeds], axis=0), seeds[0]["kind"]
-        if not kinds[0]:
-            statistics[metric] = share(mean)
-        elif name := metric.rpartition(".")[0]:
-            statistics[metric] = share(mean, kind == [*kinds[1]].index(name))
-        else:
-            statistics[metric] = mean_over(kind, mean)
-    return statistics, seeds[0][""]
-
-
-def _signed(value: float) -> str:
-    text = page.percent(value)
-    return text if text.startswith("-") else f"+{text}"
 
 
 def counted(

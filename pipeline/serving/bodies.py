@@ -5,6 +5,7 @@ FastAPI looks the annotations of a route up in the route's module, so that modul
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -12,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.inference.entailment_index import Ranking
 from pipeline.inference.index_vectors import Way
+from pipeline.utils.atomic_io import read_json
 
 # The most results of a search, for each sentence.
 _MOST_RESULTS = 1000
@@ -89,43 +91,7 @@ class Embeddings(_Body):
         return value
 
 
-_ABOUT = {"model": "gausscse/1", "cut": 0, "unknown": 0}
-_CHANCES = {"entailment": 0.93, "neutral": 0.05, "contradiction": 0.02, "reversed": 0.0}
-_SERVING = {
-    "model": "gausscse/1",
-    "version": 1,
-    "since": 1767225600.0,
-    "replicas": 1,
-    "score": "kl",
-    "similarity": "1 / (1 + KL(A‖B))",
-    "directed": True,
-    "note": "",
-    "relation": True,
-    "operators": False,
-    "operations": [],
-    "search": "yes",
-}
-ANSWERS: dict[str, dict[str, Any]] = {
-    "/encode": {**_ABOUT, "mean": [[0.12, -0.04]], "variance": [[0.31, 0.29]]},
-    "/similarity": {**_ABOUT, "similarity": [0.686]},
-    "/relation": {**_ABOUT, "relation": [_CHANCES], "label": ["entailment"]},
-    "/entails": {**_ABOUT, "threshold": 0.44, "entails": [True], "score": [0.81]},
-    "/operate": {**_ABOUT, "mean": [[0.12, -0.04]], "text": None},
-    "/search": {**_ABOUT, "results": [[{"row": 7, "score": 0.69, "sentence": "An animal is moving."}]]},
-    "/v1/embeddings": {
-        "object": "list",
-        "data": [{"object": "embedding", "index": 0, "embedding": [0.12, -0.04]}],
-        **_ABOUT,
-        "usage": {"prompt_tokens": 9, "total_tokens": 9},
-    },
-    "/v1/models": {
-        "object": "list",
-        "data": [{"object": "model", "created": 1767225600, "owned_by": "gausscse", "id": "gausscse/1"}],
-    },
-    "/health": {"status": "ok", "serving": _SERVING, "refused": None, "registry": None},
-    "/live": {"live": True},
-    "/ready": {"ready": True},
-}
+ANSWERS: dict[str, dict[str, Any]] = read_json(Path(__file__).with_name("answers.json"))
 """Path → an answer, for the description of the API."""
 
 

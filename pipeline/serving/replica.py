@@ -162,13 +162,6 @@ def deploy(
     return handle
 
 
-def replicas_of(name: str) -> int:
-    """Replicas of an application that run now."""
-    app = serve.status().applications.get(name)
-    states: Any = app.deployments[_DEPLOYMENT].replica_states if app is not None and _DEPLOYMENT in app.deployments else {}
-    return int(states.get("RUNNING", 0))
-
-
 def sender(call: Callable[[list[Job]], Awaitable[list[Answered]]]) -> Send:
     """A call of a replica that raises `ReplicaDied` for what Ray raises when the replica is gone.
 
@@ -187,38 +180,31 @@ def sender(call: Callable[[list[Job]], Awaitable[list[Answered]]]) -> Send:
     return send
 
 
-@dataclass(frozen=True, slots=True)
 class RayServe:
     """Models as applications of Ray Serve (`pipeline.serving.runtime.Runtime`)."""
 
-    session: Session
-    scale: Scale
-    engine: Engine = "torch"
-
-    @property
-    def least(self) -> int:
-        """Replicas of a model at its start."""
-        return self.scale.least
-
-    @property
-    def patience(self) -> float:
-        """Seconds of a start."""
-        return self.scale.patience
+    def __init__(self, session: Session, scale: Scale, engine: Engine) -> None:
+        self.least = scale.least
+        self.engine: Engine = engine
+        self.patience = scale.patience
+        self._session = session
+        self._scale = scale
 
     def share(self, folder: Path) -> str:
         """Put a folder where all nodes find it."""
-        return self.session.share(folder)
+        return self._session.share(folder)
 
     def start(self, name: str, folder: str, stopping: Callable[[], bool]) -> Send:
         """Deploy an application."""
-        on = self.session
-        return sender(
-            deploy(name, folder, self.scale, on.device, on.versions, stopping=stopping, engine=self.engine).answers.remote
-        )
+        on = self._session
+        handle = deploy(name, folder, self._scale, on.device, on.versions, stopping=stopping, engine=self.engine)
+        return sender(handle.answers.remote)
 
     def running(self, name: str) -> int:
         """Replicas that run."""
-        return replicas_of(name)
+        app = serve.status().applications.get(name)
+        states: Any = app.deployments[_DEPLOYMENT].replica_states if app is not None and _DEPLOYMENT in app.deployments else {}
+        return int(states.get("RUNNING", 0))
 
     def end(self, name: str) -> None:
         """Delete an application."""

@@ -34,20 +34,12 @@ class ReplicaDied(Exception):
 class Runtime(Protocol):
     """Runs models, each under a name of its own."""
 
-    @property
-    def least(self) -> int:
-        """Replicas of a model at its start."""
-        ...
-
-    @property
-    def engine(self) -> Engine:
-        """What computes them."""
-        ...
-
-    @property
-    def patience(self) -> float:
-        """Seconds in which a model must have started, and those in which it must have answered its canary pairs."""
-        ...
+    least: int
+    """Replicas of a model at its start."""
+    engine: Engine
+    """What computes them."""
+    patience: float
+    """Seconds in which a model must have started, and those in which it must have answered its canary pairs."""
 
     def share(self, folder: Path) -> str:
         """Put the folder of a model where each replica finds it; returns its name there."""

@@ -7,7 +7,6 @@ same parent even if earlier stages came from DVC's cache. A child is found by it
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.tracking.datasets import data_sets
 from pipeline.tracking.server import Tracker, every, impatient, open_tracker
 from pipeline.trials.trial import Outcome, Trial
+from pipeline.trials.variants import metric_name
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -40,7 +40,6 @@ _HOW_TAG = "gausscse.how"
 _PROGRESS = ("loss", "score", "rows_per_second", "tflops", "mfu", "peak_memory_mb", "gathered_mb", "learning_rate")
 # Metrics per call; MLflow's limit is a thousand.
 _BATCH = 900
-_NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
 
 
 def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
@@ -181,7 +180,7 @@ def tags_of(tracker: Tracker, run_id: str) -> dict[str, str]:
 def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
     """Log a flat dictionary of final metrics. Characters that MLflow does not allow in names (+ in an objective's) become `_`."""
     with tracker.calls() as client:
-        _log_changed(client, run_id, {_NO_METRIC_NAME.sub("_", key): value for key, value in metrics.items()}, 0)
+        _log_changed(client, run_id, {metric_name(key): value for key, value in metrics.items()}, 0)
 
 
 def add_price(tracker: Tracker, run_id: str, machine_hours: float, price: float) -> None:

@@ -24,7 +24,6 @@ SECTIONS = ("model", "objective", "train", "tune", "relation")
 FIXED = ("model.backbone", "model.revision", "model.max_length")
 """Keys of these sections that a variant may not change: the token stores depend on them."""
 _OBJECTIVE = "objective.name"
-_NO_METRIC = re.compile(r"[^\w./ -]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +40,11 @@ class Variant:
     params: Params
 
 
+def metric_name(name: str) -> str:
+    """A name with `_` for the characters that MLflow does not allow in names of metrics."""
+    return re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
+
+
 def variants_of(params: Params) -> list[Variant]:
     """The variants in the order of params.yaml; empty if none is asked for.
 
@@ -55,8 +59,8 @@ def variants_of(params: Params) -> list[Variant]:
     for name, overrides in params.experiments.variants.items():
         where = f"experiments.variants.{name}"
         variant = Variant(name=name, overrides=overrides, params=_applied(params, overrides, where))
-        # MLflow allows fewer characters in metric names; the names must differ there too.
-        if any(_NO_METRIC.sub("_", other.name) == _NO_METRIC.sub("_", name) for other in variants):
+        # The names must differ in MLflow, too.
+        if any(metric_name(other.name) == metric_name(name) for other in variants):
             raise UserError(f"{PARAMS_FILE}: {where}: two variants are called {name!r} (or nearly so); rename or remove one")
         same = recipes.setdefault(sha256_json(variant.params.model_dump(mode="json", include=set(SECTIONS))), name)
         if same != name:

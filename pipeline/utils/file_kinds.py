@@ -1,25 +1,17 @@
-"""Names a file that is not what was asked for: a pointer, a web page, an archive, or data in another format."""
+"""Names a file that is not what was asked for: a pointer, a web page, an archive, or text in another encoding."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_UNPACK, _UTF8, _AGAIN = "unpack it and name the file inside", "write it again as UTF-8", "write it again as Parquet"
-# First bytes → the kind and what to do, the longer ones first.
+_UNPACK, _UTF8 = "unpack it and name the file inside", "write it again as UTF-8"
+# First bytes → the kind and what to do.
 _KINDS = {
     b"version https://git-lfs": "a pointer of Git LFS; get the file itself (git lfs pull)",
-    b"/annex/objects/": "a pointer of git-annex; get the file itself (git annex get)",
     b"outs:\n": "a pointer of DVC; get its file (dvc pull) and name that",
     b"PK\x03\x04": f"a zip file (or a spreadsheet); {_UNPACK}",
-    b"PK\x05\x06": "an empty zip file; get it again",
-    b"7z\xbc\xaf": f"a 7z file; {_UNPACK}",
     b"BZh": "compressed with bz2; unpack it, or compress it with gzip or zstd",
     b"\xfd7zXZ\0": "compressed with xz; unpack it, or compress it with gzip or zstd",
-    b"ARROW1\0": f"an Arrow file; {_AGAIN}",
-    b"\xff\xff\xff\xff": f"an Arrow stream; {_AGAIN}, or read its folder with data.source: hub",
-    **{bytes((0x80, protocol)): f"a pickle; {_AGAIN} or safetensors" for protocol in range(2, 6)},
-    b"%PDF": "a PDF document; get its text as a file",
-    b"\xff\xfe\0\0": f"UTF-32 text; {_UTF8}",
     b"\xff\xfe": f"UTF-16 text; {_UTF8}",
     b"\xfe\xff": f"UTF-16 text; {_UTF8}",
 }
@@ -35,8 +27,6 @@ def other_kind(start: bytes) -> str | None:
         return None
     if start[257:262] == b"ustar":
         return f"a tar file; {_UNPACK}"
-    if start.startswith(b"PARE") and b"\0" in start[:START]:
-        return "an encrypted Parquet file; write it again without encryption"
     if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:9].lower().startswith(_PAGES):
         return "a web page (HTML or XML); download the file itself"
     return next((kind for first, kind in _KINDS.items() if start.startswith(first)), None)

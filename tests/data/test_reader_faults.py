@@ -5,12 +5,14 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import lzma
 import os
 import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,13 @@ def tar_file() -> bytes:
         return out.getvalue()
 
 
+def zip_file() -> bytes:
+    with io.BytesIO() as out:
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("f.csv", GOOD)
+        return out.getvalue()
+
+
 TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("empty", b"", "is empty (0 bytes)"),
     ("bz2", bz2.compress(GOOD), "is compressed with bz2; unpack it, or compress it with gzip or zstd"),
@@ -63,7 +72,13 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("packed Parquet", gzip.compress(b"PAR1"), "is compressed twice (Parquet inside gzip); unpack it once"),
     ("gzip cut short", gzip.compress(GOOD)[:-5], "its gzip compression is damaged"),
     ("wrong gzip sum", gzip.compress(GOOD)[:-5] + b"wrong", "its gzip compression is damaged"),
-    ("Arrow", b"ARROW1\0\0", "is an Arrow file; write it again as Parquet"),
+    ("xz", lzma.compress(GOOD), "is compressed with xz; unpack it, or compress it with gzip or zstd"),
+    ("zip", zip_file(), "is a zip file (or a spreadsheet); unpack it and name the file inside"),
+    ("UTF-16", GOOD.decode().encode("utf-16"), "is UTF-16 text; write it again as UTF-8"),
+    ("UTF-16, high byte first", b"\xfe\xff" + GOOD.decode().encode("utf-16-be"), "is UTF-16 text; write it again as UTF-8"),
+    ("DVC", b"outs:\n- md5: 0\n  path: f.txt\n", "is a pointer of DVC; get its file (dvc pull) and name that"),
+    ("Arrow", b"ARROW1\0\0\xff", "line 1: not valid UTF-8"),
+    ("empty zip", b"PK\5\6" + bytes(18), "line 1: a NUL character; the file is damaged or not a text file"),
     ("tar in gzip", gzip.compress(tar_file()), "is a tar file, compressed with gzip; unpack it"),
     ("JSON array", b'[\n {"premise": "A."}\n]', "is one JSON array; write its objects one a line"),
     ("Latin-1", H + b"A fox.,b,neutral\nCaf\xe9.,b,neutral\n", "row 2 (line 3): not valid UTF-8"),

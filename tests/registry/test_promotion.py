@@ -196,10 +196,11 @@ def test_too_few_premises_are_refused_in_one_line() -> None:
 
 
 def operated(share: float, seed: int, operation: int = 0) -> pa.Table:
-    """Reciprocal ranks of 200 rows of two operations, 1 for this share of them."""
+    """Reciprocal ranks of 200 rows of two operations, 1 for this share of them, else 1/2."""
     right = np.random.default_rng(seed).random(200) < share
     kinds = np.where(np.arange(200) < 150, operation, 2).astype(np.int8)
-    return pa.table({"operation": kinds, "row": np.arange(200), "operator_mrr": right.astype(float)})
+    ranks = np.where(right, 1.0, 0.5)
+    return pa.table({"operation": kinds, "row": np.arange(200), "operator_mrr": ranks, "operator_recall": right})
 
 
 def test_operators_decide_by_their_mean_over_operations_on_the_promotion_rows() -> None:
@@ -212,10 +213,14 @@ def test_operators_decide_by_their_mean_over_operations_on_the_promotion_rows() 
     decision = held(old, new, by_operators)
     assert decision.promoted
     assert [check.name for check in decision.checks] == ["promotion.operator_mrr", "scenes.operator_mrr"]
-    found = decision.differences["promotion_operations"]["operator_mrr"]
-    right = tables["new"]["promotion_operations"]["operator_mrr"].to_numpy()
-    # Of 150 and of 50 rows, each operation counts the same.
-    assert found.new == pytest.approx(50 * (right[:150].mean() + right[150:].mean()))
+    found = decision.differences["promotion_operations"]
+    for metric in ("operator_mrr", "operator_recall"):
+        values = tables["new"]["promotion_operations"][metric].to_numpy()
+        fusion, compression = 100 * values[:150].mean(), 100 * values[150:].mean()
+        # Of 150 and of 50 rows, each operation counts the same.
+        assert found[metric].new == pytest.approx((fusion + compression) / 2)
+        assert found[f"fusion.{metric}"].new == pytest.approx(fusion)
+        assert found[f"compression.{metric}"].new == pytest.approx(compression)
     assert not held(new, old, by_operators).promoted
     first, other = ({"promotion_operations": operated(0.8, 1, operation=kind)} for kind in (0, 1))
     with pytest.raises(ValueError, match="were not scored on the same pairs of promotion_operations"):

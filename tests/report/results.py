@@ -181,7 +181,6 @@ def write_results(root: Path, variants: Sequence[Asked] = VARIANTS, *, objective
             "model_uri": "models:/gausscse/3",
             "metric": "pr_auc",
             "dev_score": 61.0,
-            "previous_champion_score": 61.5,
             "decision": {
                 "champion": 2,
                 "candidate": 3,

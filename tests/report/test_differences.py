@@ -9,16 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.config.load import load_params
 from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS
-from pipeline.report.differences import differences, table, write
+from pipeline.data.token_store import MANIFEST
+from pipeline.report.differences import Difference, differences, table, write
+from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN
 from tests.evaluation.tables import scored
-from tests.store import make_store
+from tests.store import make_store, write_table
 
 PREMISES, SETS = 60, {DEV_TOKENS: "dev", TEST_TOKENS: "a_test"}
 LABELS = [k % 3 for k in range(3 * PREMISES)]
@@ -93,3 +97,58 @@ def test_csv_latex_and_the_report_have_the_same_numbers(recipes: list[Any], tmp_
         assert line_of_page.cells[-1].best == (float(row["low"]) > 0 or float(row["high"]) < 0)
     assert r"weak \& 50\%" in latex[4] and r"pr\_auc" in "".join(latex)
     assert differences(recipes[:1], load_params(PLAIN).evaluate, tmp_path) == []
+
+
+def compared(folder: Path, documents: int, sentences: int, *models: dict[str, Any]) -> list[Difference]:
+    """The differences between models of one seed each, on a set of running text; of each model, the columns of its scores."""
+    document = np.repeat(np.arange(documents, dtype=np.int32), sentences)
+    make_store(folder / DEV_TOKENS, [[1, 2]])
+    columns = {"sentence": np.zeros_like(document), "document": document, "position": np.zeros_like(document)}
+    write_table({name: pa.array(values) for name, values in columns.items()}, folder / DEV_TOKENS / "dev_text.text.arrow")
+    write_json(folder / DEV_TOKENS / MANIFEST, read_json(folder / DEV_TOKENS / MANIFEST) | {"text_sets": ["dev_text"]})
+    make_store(folder / TEST_TOKENS, [[1, 2]])
+    made: list[Any] = [
+        SimpleNamespace(name=f"model {k}", per_seed={1: {}}, summary={"dev_text": {}}, scores=folder / str(k))
+        for k in range(len(models))
+    ]
+    for recipe, scores in zip(made, models, strict=True):
+        (recipe.scores / "dev_text").mkdir(parents=True)
+        scores = {"document": np.repeat(np.arange(documents), sentences - 1)} | scores
+        pq.write_table(pa.table(scores), recipe.scores / "dev_text/seed-1.parquet")
+    return differences(made, load_params(PLAIN).evaluate, folder)
+
+
+def test_documents_are_drawn_whole(tmp_path: Path) -> None:
+    # In each of 32 documents all rows have the same answer: the interval is that of 32 draws.
+    better, wrong = np.repeat(np.arange(32) % 2 == 0, 8), np.zeros(256, bool)
+    rows = compared(
+        tmp_path,
+        32,
+        9,
+        {"next_sentence": better, "next_sentence_cosine": wrong},
+        {"next_sentence": wrong, "next_sentence_cosine": ~wrong},
+    )
+    by_metric = {row["metric"]: row for row in rows}
+    assert by_metric.keys() == {"next_sentence", "next_sentence_cosine"}
+    found, cosine = by_metric.values()
+    assert (found["difference"], cosine["difference"]) == (50.0, -100.0)
+    # Student's t for 31 degrees of freedom.
+    assert float(found["high"]) - 50 == pytest.approx(2.04 * 50 / np.sqrt(31), rel=0.1)
+    assert cosine["low"] == cosine["high"] == -100.0
+
+
+def test_one_document_has_no_interval(tmp_path: Path) -> None:
+    right = np.ones(64, bool)
+    rows = compared(tmp_path, 1, 65, {"next_sentence": right}, {"next_sentence": ~right})
+    (cell,) = (row.cells[-1] for row in table(rows)[0].rows)
+    assert (cell.text, cell.best) == ("+100.0", False)
+
+
+@pytest.mark.parametrize("other", [np.repeat(np.arange(8), 7), np.roll(np.repeat(np.arange(8), 8), 1)])
+def test_scores_of_other_rows_are_refused(tmp_path: Path, other: np.ndarray) -> None:
+    right = np.ones(64, bool)
+    moved = {"document": other, "next_sentence": np.ones(len(other), bool)}
+    with pytest.raises(
+        UserError, match=r"^model 1, seed 1: scored on other rows of dev_text than the other models; run `dvc repro`$"
+    ):
+        compared(tmp_path, 8, 9, {"next_sentence": right}, moved)

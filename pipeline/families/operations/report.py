@@ -45,9 +45,8 @@ def sections(results: Results, folder: Path) -> list[Section]:
             ]
             for shown in (ranks, words)
         )
-        title, kinds = f"Table 9. Retrieval by operators: {name}", ("operation", OPERATIONS)
-        baselines = _ranked(results, found)
-        parts += tables.results_table(results, f"table-9-{k}", title, retrieval, found, baselines, gains=True, kinds=kinds)
+        title = f"Table 9. Retrieval by operators: {name}"
+        parts += tables.results_table(results, f"table-9-{k}", title, retrieval, found, _ranked(results, found))
         lines = {"copy": "copy", "rule": "rule", "nearest training sentence": "nearest"}
         baselines = {row: tables.of_main(results, written, lambda m, of=of: _line(m, of)) for row, of in lines.items()}
         parts += tables.results_table(

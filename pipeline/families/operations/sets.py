@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.config.params import EvaluateParams
+from pipeline.data.schema import OPERATIONS
 from pipeline.data.token_sets import TargetSet, read_operations_set, read_targets, set_names
 from pipeline.data.token_store import open_store
 from pipeline.evaluation import bootstrap
@@ -45,9 +47,15 @@ class OperationRows(SetKind):
         return operation_metrics(tables[name])
 
     def statistics(self, name: str, tables: Tables, params: EvaluateParams) -> dict[str, Statistic]:
-        """MRR of the operators, the mean over operations."""
+        """MRR and recall of the operators: the mean over operations, and of each operation (OPERATION.NAME)."""
         columns = columns_of(tables[name])
-        return {"operator_mrr": bootstrap.mean_over(columns["operation"], columns["operator_mrr"])}
+        operation = columns["operation"]
+        found: dict[str, Statistic] = {}
+        for metric in ("operator_mrr", "operator_recall"):
+            found[metric] = bootstrap.mean_over(operation, columns[metric])
+            for code in np.unique(operation):
+                found[f"{OPERATIONS[code]}.{metric}"] = bootstrap.share(columns[metric], operation == code)
+        return found
 
 
 SETS = (OperationRows(),)

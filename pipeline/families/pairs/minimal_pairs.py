@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipeline.config.types import LabelName
+from pipeline.data.lexicon import COUNTS
 from pipeline.families.pairs.word_changes import (
     BOTH_WAYS,
     EVERYDAY,
@@ -44,10 +45,8 @@ Neighbours = frozenset[tuple[str, str]]
 # The kinds whose changes come from a lexicon. Those of the others are always the same few.
 _LEXICAL = frozenset(("antonym", "co-hyponym", "hypernym", "synonym"))
 
-_NUMBERS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"),
-    *("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
-)
+# Zero to twenty: what is drawn depends on how many there are.
+_NUMBERS = COUNTS[:21]
 _CLASSES: dict[str, frozenset[str]] = {name: frozenset(words) for name, words in EVERYDAY["word_classes"].items()}
 _DOWNWARD = _CLASSES["downward"]
 """After these, a wider word is not entailed, or nobody can say without a parser."""

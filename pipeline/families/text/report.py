@@ -26,9 +26,8 @@ def sections(results: Results, folder: Path) -> list[Section]:
         "sentences in a row. By the objective: quickthoughts scores with f of the sentence and g of the candidate; for the "
         "others it is the cosine of the means."
     )
-    found = tables.results_table(
-        results, "table-7", f"Table 7. The next sentence among {AMONG}", caption, text, _chance(text), gains=True
-    )
+    title = f"Table 7. The next sentence among {AMONG}"
+    found = tables.results_table(results, "table-7", title, caption, text, _chance(text))
     tasks = tables.measures_of(
         results.sets_with("logistic"), {"logistic": "logistic regression", "mean_classifier": "mean classifier"}
     )
@@ -37,7 +36,7 @@ def sections(results: Results, folder: Path) -> list[Section]:
         "classifier of CURL."
     )
     majority = {"most frequent class": tables.of_main(results, tasks, lambda _: "majority")}
-    linear = tables.results_table(results, "table-8", "Table 8. Transfer tasks", caption, tasks, majority, gains=True)
+    linear = tables.results_table(results, "table-8", "Table 8. Transfer tasks", caption, tasks, majority)
     return [*tables.section("text", "Running text", found), *tables.section("tasks", "Transfer tasks", linear)]
 
 

@@ -22,13 +22,18 @@ class _Shares(SetKind):
 
     def metrics(self, name: str, tables: Tables, params: EvaluateParams, hard: Hard) -> dict[str, float]:
         """The share of right rows, × 100, for each column that says what was right."""
-        rows, columns = len(tables[name]), columns_of(tables[name])
-        right = {column: values for column, values in columns.items() if rows and values.dtype == np.bool_}
+        rows = len(tables[name])
+        right = _right(tables[name]) if rows else {}
         return {"pairs": rows, **{column: 100 * float(values.mean()) for column, values in right.items()}}
 
     def statistics(self, name: str, tables: Tables, params: EvaluateParams) -> dict[str, Statistic]:
-        """The first of these shares."""
-        return {self.marker: bootstrap.share(tables[name].column(self.marker).to_numpy())}
+        """These shares, but for `majority`, which no model changes."""
+        right = _right(tables[name])
+        return {column: bootstrap.share(values) for column, values in right.items() if column != "majority"}
+
+
+def _right(table: pa.Table) -> dict[str, NDArray[np.bool_]]:
+    return {column: values for column, values in columns_of(table).items() if values.dtype == np.bool_}
 
 
 class RunningText(_Shares):
