@@ -21,7 +21,7 @@ _FAMILIES = "families"
 # Suffixes of files in the package that its code reads. Others, such as an editor's copies, are not code.
 READ_BY_CODE = (".css", ".html", ".js", ".json", ".txt")
 # Files that modules read, and that travel with them. By name, because other files of their kinds may hold a secret.
-LOADED = ("card.txt", "everyday.json", "examples.json", "sentences.json", "wordnet.json", "words.json")
+LOADED = ("answers.json", "card.txt", "everyday.json", "examples.json", "sentences.json", "wordnet.json", "words.json")
 
 
 def modules_of(folder: Path) -> list[Path]:
