@@ -45,7 +45,8 @@ def test_token_vectors_are_written_to_a_mapped_file_and_a_head_is_fitted_on_them
     first = TokenProjection.principal(states.packed().table)
     # In the order of the store, made on the CPU.
     expected = first(states[torch.from_numpy(np.argsort(rows))].packed().table)
-    (found,) = encode_here(tmp_path / "model", [tokens], gpu=device.type == "cuda", project=first, table=tmp_path / "vectors")
+    with (tmp_path / "vectors").open("w+b") as table:
+        (found,) = encode_here(tmp_path / "model", [tokens], gpu=device.type == "cuda", project=first, table=table)
     assert found.tokens is not None
     assert (tmp_path / "vectors").stat().st_size == found.tokens.table.numel() == expected.numel()
     assert found.tokens.length.tolist() == store.lengths.tolist()

@@ -281,7 +281,7 @@ def test_a_long_history_is_read_once_for_a_change(
     sizes: list[int] = []
 
     def counted(client: MlflowClient, where: str) -> list[ModelVersion]:
-        found = all_versions(client, where)
+        found = [*all_versions(client, where)]
         sizes.append(len(found))
         return found
 
