@@ -57,6 +57,7 @@ NEUTRAL = {
     "cluster/package.py": "packs the code for a job",
     "cluster/ray_private.py": "asks Ray about nodes and versions",
     "cluster/session.py": "starts or joins Ray",
+    "cluster/tasks.py": "runs tasks, wherever",
     "config/data_params.py": "keys whose values are in the data",
     "config/execution.py": "says where the work is done",
     "config/job_inputs.py": "what a job was sent with",

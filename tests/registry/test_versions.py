@@ -92,7 +92,7 @@ def test_shipped_files(tracker: Tracker, lab: Lab, register: Register) -> None:
     assert {"pyfunc_model.py", f"artifacts/encoder/{SUMS}"} <= names
     assert not [n for n in names if n.endswith((".pkl", ".bin", ".pt"))]
     # Only the package's code and what it loads: other files in its folder are not included.
-    loaded = [p for pattern in ("*.py", "card.txt", "examples.json", "words.json") for p in (ROOT / "pipeline").rglob(pattern)]
+    loaded = [p for pattern in ("*.py", "card.txt", "*.json") for p in (ROOT / "pipeline").rglob(pattern)]
     code = {f"code/{p.relative_to(ROOT).as_posix()}" for p in loaded}
     assert {n for n in names if n.startswith("code/")} == code
     assert f"torch=={torch.__version__.partition('+')[0]}" in (folder / "requirements.txt").read_text().split()
