@@ -30,8 +30,8 @@ from pipeline.data.tokenizing import PreparedTable, SentenceWriter, Tokens, cell
 from pipeline.storage.exchange import Exchange, Spread
 from pipeline.storage.object_store import opened
 
-# Row groups of a unit.
-_GROUPS = 2
+# Row groups of a unit: the first ones hold most of the different sentences, so few large units would not be divided evenly.
+_GROUPS = 1
 _KEYS = pa.schema([("high", pa.uint64()), ("low", pa.uint64()), ("place", pa.int64())])
 _FIRSTS = pa.schema([("place", pa.int64()), ("first", pa.int64())])
 _NUMBERS = pa.schema([("place", pa.int64()), ("number", pa.int64())])

@@ -67,29 +67,14 @@ def again(with_files: Project, folder: Path) -> Project:
     return made
 
 
-def test_two_hosts_prepare_and_tokenize_what_one_machine_does(
-    with_files: Project, hosts: Mapping[str, Host], ray_cluster: Cluster, tmp_path: Path
-) -> None:
-    made = again(with_files, tmp_path)
-    with held_until_at_all("ray::Map(", [hosts["one"], hosts["two"]]) as met:
-        said = made.repro("tokenize")
-    for stage in ("prepare", "tokenize"):
-        assert f"{stage}: sent to {ray_cluster.address} as job gausscse-{stage}-" in said
-    assert "Traceback" not in said
-    assert met
-    assert data_of(made) == data_of(with_files)
-    # Nothing of what the tasks left for one another stays.
-    assert not [*made.storage.glob("work/*/*.arrow")]
-
-
-def test_killed_processes_and_a_lost_host_change_nothing(
+def test_two_hosts_prepare_and_tokenize_what_one_machine_does_whatever_dies(
     with_files: Project, hosts: Mapping[str, Host], ray_cluster: Cluster, tmp_path: Path
 ) -> None:
     made, draw = again(with_files, tmp_path), random.Random(3)
     killed: list[str] = []
 
     def disturb() -> bool:
-        finished = len([*made.storage.glob("work/*/*.json")])
+        finished = len([*made.storage.glob("work/*/*-*.json")])
         found = [one for name in ("one", "two") for one in hosts[name].named("ray::Map(")]
         if found and len(killed) < 2 and finished > len(killed):
             one = draw.choice(found)
@@ -102,8 +87,13 @@ def test_killed_processes_and_a_lost_host_change_nothing(
             ray_cluster.start("two", 1)
         return len(killed) == 3
 
-    with meanwhile(disturb):
+    with held_until_at_all("ray::Map(", [hosts["one"], hosts["two"]]) as met, meanwhile(disturb):
         said = made.repro("tokenize")
-    assert killed == ["process", "process", "host"]
+    for stage in ("prepare", "tokenize"):
+        assert f"{stage}: sent to {ray_cluster.address} as job gausscse-{stage}-" in said
     assert "Traceback" not in said
+    assert met
+    assert killed == ["process", "process", "host"]
     assert data_of(made) == data_of(with_files)
+    # Nothing of what the tasks left for one another stays.
+    assert not [*made.storage.glob("work/*/*.arrow")]
