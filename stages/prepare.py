@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
-from pipeline.cluster.spread import is_large, raw_files, spread_for
+from pipeline.cluster.spread import held_out_files, is_large, raw_files, spread_for
 from pipeline.config.params import Params
 from pipeline.config.paths import PREPARED, PROFILE
 from pipeline.data.source_checks import check_sources
@@ -23,7 +23,7 @@ def main() -> None:
     from pipeline.families.prepare import check_trainable, lines, prepare, warnings
 
     given = {"data": p.data.model_dump(mode="json")}
-    with spread_for("prepare", execution.cluster, raw_files(p.data), given) as spread:
+    with spread_for("prepare", execution.cluster, raw_files(p.data), given, held_out_files(p.data)) as spread:
         report = prepare(p.data, PREPARED, p.evaluate, spread)
     for line in lines(report, p.data):
         log.info(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,12 @@ def raw_files(data: DataParams) -> dict[Path, int]:
     return {file: file.stat().st_size for file in files if file.is_file()}
 
 
+def held_out_files(data: DataParams) -> list[Path]:
+    """The development and test files, which decide what leaks."""
+    files = data.files
+    return [Path(data.root) / spec.path for spec in (files.dev, *files.tests.values(), *files.sts.values()) if spec is not None]
+
+
 def prepared_files() -> dict[Path, int]:
     """The training tables that stage tokenize can read on a cluster, with about the bytes of their text."""
     files: dict[Path, int] = {}
@@ -48,7 +54,7 @@ def is_large(files: Mapping[Path, int]) -> bool:
 
 @contextmanager
 def spread_for(
-    stage: str, cluster: ClusterParams, files: Mapping[Path, int], given: Mapping[str, Any]
+    stage: str, cluster: ClusterParams, files: Mapping[Path, int], given: Mapping[str, Any], also: Sequence[Path] = ()
 ) -> Iterator[Spread | None]:
     """The cluster at `cluster.address` for a stage; None without one, or if `is_large` is false.
 
@@ -58,6 +64,7 @@ def spread_for(
     Args:
         files: what the tasks read, with about the bytes of their text.
         given: all else that decides what they make.
+        also: other files that do.
 
     Raises:
         UserError: the cluster or its storage cannot be reached.
@@ -70,7 +77,7 @@ def spread_for(
     from pipeline.cluster.tasks import NodesSpread, parts_for
 
     storage = Storage.open(cluster.storage, home(Path.cwd()))
-    sums = dict(zip(map(str, files), at_once(sha256_file, files), strict=True))
+    sums = dict(zip(map(str, (*files, *also)), at_once(sha256_file, (*files, *also)), strict=True))
     parts = parts_for(sum(files.values()), cluster.workers)
     code = digest_of_sums(stage_sums(stage))
     folder = f"{WORK}/{sha256_json({**given, 'code': code, 'files': sums, 'parts': parts, 'versions': library_versions()})}"
