@@ -34,7 +34,9 @@ def raw_files(data: DataParams) -> dict[Path, int]:
 def held_out_files(data: DataParams) -> list[Path]:
     """The development and test files, which decide what leaks."""
     files = data.files
-    return [Path(data.root) / spec.path for spec in (files.dev, *files.tests.values(), *files.sts.values()) if spec is not None]
+    found = [Path(data.root) / spec.path for spec in (files.dev, *files.tests.values(), *files.sts.values()) if spec is not None]
+    # The stage says which one is missing.
+    return [file for file in found if file.is_file()]
 
 
 def prepared_files() -> dict[Path, int]:
