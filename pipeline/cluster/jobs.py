@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import sys
 import time
@@ -21,7 +20,7 @@ from pipeline.cluster.dispatch import Left, Work, left
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.cluster.ray_private import quiet_client
 from pipeline.config.execution import Execution
-from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, git_commit, installed
+from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, git_commit, installed, owner
 from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.identity.digests import BACKBONE
@@ -29,7 +28,7 @@ from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import UserError, escaped, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
-from pipeline.utils.users import user_at_host, user_name
+from pipeline.utils.users import user_name
 
 T = TypeVar("T")
 
@@ -62,15 +61,15 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
     except UserError as error:
         log.warning(f"{error}; {stage} is done again")
     # Two people with the same work get two jobs, so that neither can stop the other's.
-    owner = hashlib.sha256(f"{user_at_host()}:{root.resolve()}".encode()).hexdigest()[:8]
-    job = _Job(client, f"gausscse-{stage}-{owner}-{key[:16]}", address)
+    job = _Job(client, f"gausscse-{stage}-{owner(root)}-{key[:16]}", address)
     if job.running():
         log.info(f"{stage}: job {job.name} is already running on {address}; its log:")
     else:
         extras = {path: storage.put(root / path) for path in work.also_read if (root / path).is_file()}
         if BACKBONE.as_posix() in work.inputs:
             extras |= backbone_files.send(model, storage)
-        job.submit(stage, Inputs(objects={**digests, **extras}, commit=git_commit(root), versions=installed()), root)
+        sent = Inputs(objects={**digests, **extras}, commit=git_commit(root), versions=installed(), owner=owner(root))
+        job.submit(stage, sent, root)
         log.info(f"{stage}: sent to {address} as job {job.name}; its log:")
     try:
         job.follow()

@@ -12,11 +12,12 @@ from pyarrow import ArrowException
 
 from pipeline.config.data_params import DataParams
 from pipeline.config.execution import ClusterParams
-from pipeline.config.job_inputs import standing
+from pipeline.config.job_inputs import in_job, installed, owner, standing
 from pipeline.config.paths import PREPARED, WORK, home
-from pipeline.identity.digests import digest_of_sums, library_versions, stage_sums
+from pipeline.identity.digests import digest_of_sums, stage_sums
 from pipeline.storage.exchange import Exchange, Spread
-from pipeline.storage.object_store import Storage, at_once
+from pipeline.storage.inventory import Item, remove
+from pipeline.storage.object_store import Storage, at_once, stamp_of
 from pipeline.utils.atomic_io import sha256_file, sha256_json
 
 # Bytes of text below which a stage runs here: starting the tasks takes longer than some hundred thousand pairs.
@@ -60,8 +61,8 @@ def spread_for(
 ) -> Iterator[Spread | None]:
     """The cluster at `cluster.address` for a stage; None without one, or if `is_large` is false.
 
-    What its tasks have finished is in the storage under a key of the code, the files and what is given. A stage that was killed
-    goes on there; one that ends removes it.
+    What its tasks have finished is in the storage under a key of the project, the code, the files and what is given. A stage that
+    was killed goes on there; one that ends removes it. None, too, for a stage that is not a job where others are.
 
     Args:
         files: what the tasks read, with about the bytes of their text.
@@ -71,7 +72,7 @@ def spread_for(
     Raises:
         UserError: the cluster or its storage cannot be reached.
     """
-    if not standing(cluster) or not is_large(files):
+    if not standing(cluster) or (cluster.by_jobs and not in_job()) or not is_large(files):
         yield None
         return
     # Importing Ray takes seconds.
@@ -81,11 +82,15 @@ def spread_for(
     storage = Storage.open(cluster.storage, home(Path.cwd()))
     sums = dict(zip(map(str, (*files, *also)), at_once(sha256_file, (*files, *also)), strict=True))
     parts = parts_for(sum(files.values()), cluster.workers)
-    code = digest_of_sums(stage_sums(stage))
-    folder = f"{WORK}/{sha256_json({**given, 'code': code, 'files': sums, 'parts': parts, 'versions': library_versions()})}"
+    code, versions = digest_of_sums(stage_sums(stage)), installed()
+    # Two people with the same work do it twice, so that neither removes what the other needs.
+    key = {**given, "owner": owner(Path.cwd()), "code": code, "files": sums, "parts": parts, "versions": versions}
+    folder = f"{WORK}/{sha256_json(key)}"
     storage.use(folder)
     name = cluster.storage if storage.folder is None else str(storage.folder)
     with session(cluster.model_copy(update={"device": "cpu"})) as on:
-        yield NodesSpread(on, Exchange(name, folder), parts)
-    with suppress(ArrowException, OSError):
-        storage.fs.delete_dir(folder)
+        yield NodesSpread(on, Exchange(name, folder), parts, stage)
+    left = storage.entries(folder)
+    # The records first: none may speak of a file that is gone.
+    remove(storage, Item(WORK, folder, left), [file.removeprefix(f"{folder}/") for file in left if file.endswith(".json")])
+    storage.remove(stamp_of(folder))

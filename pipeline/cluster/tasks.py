@@ -126,6 +126,7 @@ class NodesSpread:
     on: Session
     exchange: Exchange
     parts: int
+    stage: str
 
     def share(self, path: Path) -> str:
         """A name for a file or folder; `found(name)` gives its path on any node."""
@@ -134,9 +135,9 @@ class NodesSpread:
     def run(self, task: Callable[..., Any], items: Sequence[dict[str, Any]], **fixed: Any) -> list[Any]:
         """Call task(**item, **fixed, exchange=…) for each item; the results in the order of the items."""
         stem = task.__name__.strip("_")
-        names = {f"{stem}-{item['number']}": {"name": f"{stem}-{item['number']}", "item": item} for item in items}
+        names = {f"{self.stage}: {stem} {item['number']}": {"name": f"{stem}-{item['number']}", "item": item} for item in items}
         given = {"task": task, "fixed": fixed, "exchange": self.exchange}
-        done = dict(run_tasks(_once, names, given, self.on, f"{self.exchange.storage}: {stem}"))
+        done = dict(run_tasks(_once, names, given, self.on, f"{self.stage}: {stem}"))
         return [done[name] for name in names]
 
 
@@ -145,5 +146,5 @@ def _once(name: str, item: Mapping[str, Any], task: Callable[..., Any], fixed: M
 
 
 def parts_for(size: int, workers: int) -> int:
-    """The number of partitions for so many bytes of text: a power of two, about 64 MB each, and at least two for each worker."""
-    return 2 ** math.ceil(math.log2(max(size // 2**26, 2 * workers, 1)))
+    """The number of partitions for so many bytes of text: a power of two, about 128 MB each, and at least two for each worker."""
+    return 2 ** math.ceil(math.log2(max(size // 2**27, 2 * workers, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from pipeline.config.execution import ClusterParams
 from pipeline.config.types import Section
 from pipeline.utils.errors import UserError
+from pipeline.utils.users import user_at_host
 
 INPUTS_FILE = "inputs.json"
 INPUTS_VARIABLE = "GAUSSCSE_INPUTS"
@@ -27,6 +29,8 @@ class Inputs(Section):
     """Path in the project, or SENT_BACKBONE → digest of its content."""
     commit: str
     versions: dict[str, str]
+    owner: str = ""
+    """`owner` of the checkout."""
 
 
 def in_job() -> bool:
@@ -58,10 +62,17 @@ def inputs_of(root: Path) -> Inputs | None:
         raise UserError(f"{where}: not what `make upload` writes; run it again") from None
 
 
+def owner(root: Path) -> str:
+    """A short name for a user's checkout in the folder `root`; in a job, for that which it was sent from."""
+    if in_job() and (sent := inputs_of(root)) is not None:
+        return sent.owner
+    return hashlib.sha256(f"{user_at_host()}:{root.resolve()}".encode()).hexdigest()[:8]
+
+
 def installed(*more: str) -> dict[str, str]:
     """Versions on this machine of the packages that must agree everywhere, and of `more`, without build tags (+cpu)."""
     versions = {"python": ".".join(map(str, sys.version_info[:2]))}
-    for name in ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow", *more):
+    for name in ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow", "pyarrow", "duckdb", *more):
         try:
             versions[name] = version(name).partition("+")[0]
         except PackageNotFoundError:

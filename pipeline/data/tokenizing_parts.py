@@ -30,8 +30,8 @@ from pipeline.data.tokenizing import PreparedTable, SentenceWriter, Tokens, cell
 from pipeline.storage.exchange import Exchange, Spread
 from pipeline.storage.object_store import opened
 
-# Row groups of a unit: the first ones hold most of the different sentences, so few large units would not be divided evenly.
-_GROUPS = 1
+# A unit has one row group, since the first ones hold most of the different sentences; more only where there are very many.
+_MOST_UNITS = 2048
 _KEYS = pa.schema([("high", pa.uint64()), ("low", pa.uint64()), ("place", pa.int64())])
 _FIRSTS = pa.schema([("place", pa.int64()), ("first", pa.int64())])
 _NUMBERS = pa.schema([("place", pa.int64()), ("number", pa.int64())])
@@ -46,17 +46,17 @@ def indexed_on_nodes(
     Raises:
         UserError: there are more sentences than numbers for them; or a task cannot read or write.
     """
+    rows = {name: _rows_of_groups(table.path) for name, table in tables.items()}
+    size = max(1, sum(map(len, rows.values())) // _MOST_UNITS)
     units: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
     places = [0]
     for name, table in tables.items():
-        with pq.ParquetFile(table.path) as file:
-            rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         shared = spread.share(table.path)
-        for first in range(0, max(len(rows), 1), _GROUPS):
-            units[name].append(
-                {"number": len(places) - 1, "file": shared, "first": first, "columns": list(table.columns), "place": places[-1]}
-            )
-            places.append(places[-1] + sum(rows[first : first + _GROUPS]) * len(table.columns))
+        for first in range(0, max(len(rows[name]), 1), size):
+            groups = range(len(rows[name]))[first : first + size]
+            unit = {"number": len(places) - 1, "file": shared, "groups": [*groups], "columns": [*table.columns]}
+            units[name].append({**unit, "place": places[-1]})
+            places.append(places[-1] + sum(rows[name][group] for group in groups) * len(table.columns))
     every, parts = [unit for of in units.values() for unit in of], [{"number": part} for part in range(spread.parts)]
     spread.run(_keys, every, parts=spread.parts)
     new = np.sum(spread.run(_firsts, parts, places=places), axis=0)
@@ -78,17 +78,23 @@ def _joined(units: Sequence[Mapping[str, Any]], sentences: SentenceWriter, excha
             yield from table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
 
 
-def _batches(file: str, first: int) -> Iterator[pa.RecordBatch]:
+def _rows_of_groups(path: Path) -> list[int]:
+    about = pq.read_metadata(path)
+    return [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+
+
+def _batches(file: str, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
     with opened(file) as source, pq.ParquetFile(source, pre_buffer=False) as table:
-        groups = range(first, min(first + _GROUPS, table.num_row_groups))
         if not groups:  # An empty table still has to give its schema.
             yield pa.RecordBatch.from_pylist([], schema=table.schema_arrow)
         yield from table.iter_batches(BATCH_ROWS, row_groups=groups)
 
 
-def _keys(number: int, file: str, first: int, columns: Sequence[str], place: int, *, parts: int, exchange: Exchange) -> None:
+def _keys(
+    number: int, file: str, groups: Sequence[int], columns: Sequence[str], place: int, *, parts: int, exchange: Exchange
+) -> None:
     """Leave the keys of the unit's sentences, and for each of its cells the unit's first place with the same sentence."""
-    cells = pa.chunked_array([cells_of(batch, columns) for batch in _batches(file, first)], pa.string())
+    cells = pa.chunked_array([cells_of(batch, columns) for batch in _batches(file, groups)], pa.string())
     with TemporaryDirectory(prefix="gausscse-") as folder, database(Path(folder) / "keys", threads=1) as connection:
         connection.register("cells", pa.table({"text": cells, "place": np.arange(place, place + len(cells))}))
         found = connection.sql(
@@ -143,7 +149,7 @@ def _rows(
     number: int,
     before: int,
     file: str,
-    first: int,
+    groups: Sequence[int],
     columns: Sequence[str],
     place: int,
     *,
@@ -154,7 +160,7 @@ def _rows(
     known = exchange.read([f"answers-{part}" for part in range(parts)], number).sort_by("place")
     cells = pa.record_batch({"number": _looked_up(known, exchange.read([f"cells-{number}"], 0)["first"])})
     tokens = Tokens(encoder, before)
-    rows = [*indexed(_batches(file, first), columns, Column(iter([cells]), "number", pa.int64()), tokens)]
+    rows = [*indexed(_batches(file, groups), columns, Column(iter([cells]), "number", pa.int64()), tokens)]
     exchange.write(f"rows-{number}", rows[0].schema, rows)
     ids, stored, full = tokens.joined()
     ends = np.concatenate(([0], np.cumsum(stored)))

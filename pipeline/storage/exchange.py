@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline.storage.object_store import Storage, at_once
 from pipeline.utils.atomic_io import json_text, room_for
+from pipeline.utils.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Exchange:
                 for batch in batches:
                     table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
                     whole = table.select(schema.names).cast(schema).combine_chunks().to_batches()
+                    if len(whole) > 1:
+                        raise UserError(f"{name}: the texts of one batch have more than 2 GB; shorten the texts")
                     writer.write_batch(whole[0] if whole else pa.RecordBatch.from_pylist([], schema=schema))
             self._place.send(file, f"{self.folder}/{name}.arrow")
 

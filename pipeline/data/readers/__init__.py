@@ -47,7 +47,7 @@ def generated_pairs(*sources: Callable[[], Iterator[Row]]) -> RawRows:
 
 
 def open_pairs(
-    root: Path, spec: FileSpec | HubSpec | StsSpec, groups: tuple[int, int] | None = None, seen: Seen | None = None
+    root: Path, spec: FileSpec | HubSpec | StsSpec, seen: Seen | None = None, part: Callable[[], Table] | None = None
 ) -> RawRows:
     """Pairs, or graded pairs, from one file or one data set.
 
@@ -56,8 +56,8 @@ def open_pairs(
     Args:
         root: the folder of all raw data.
         spec: names a file under `root`, or the split of a data set: a folder under `root`, or a hub id at `spec.revision`.
-        groups: the first of the row groups of a Parquet file that are read, and the one behind the last; None: all.
-        seen: where to note what was seen of them, since only the whole file can be checked.
+        seen: where to note what was seen, if somebody else checks the whole file.
+        part: opens the part of the file that is read; None: the file.
 
     Raises:
         UserError: the file is outside `root`, is missing or unreadable, or lacks a column; the data set, its revision,
@@ -66,7 +66,9 @@ def open_pairs(
     name = spec.name if isinstance(spec, HubSpec) else spec.path
 
     def opened() -> Table:
-        return open_split(root, spec) if isinstance(spec, HubSpec) else open_table(root, spec.path, spec, groups)
+        if part is not None:
+            return part()
+        return open_split(root, spec) if isinstance(spec, HubSpec) else open_table(root, spec.path, spec)
 
     with reading(name):
         file = opened()

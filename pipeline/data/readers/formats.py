@@ -26,11 +26,8 @@ from pipeline.utils.file_kinds import other_kind_of
 _BATCH_BYTES, _READ_BYTES = 8 << 20, 1 << 20
 
 
-def open_table(root: Path, path: str, form: TableSpec = NO_FORM, groups: tuple[int, int] | None = None) -> Table:
+def open_table(root: Path, path: str, form: TableSpec = NO_FORM) -> Table:
     """The table of the file `path` under `root`.
-
-    Args:
-        groups: the first of the row groups of a Parquet file that are read, and the one behind the last; None: all.
 
     Raises:
         UserError: the file cannot be opened, its format is not supported, or `form` is of another format.
@@ -40,7 +37,7 @@ def open_table(root: Path, path: str, form: TableSpec = NO_FORM, groups: tuple[i
     if len(kind) > 1 and (form.separator or form.quotes == "csv"):
         raise UserError(f"{path}: is {kind}, which has no such separator or quotes; remove them in params.yaml")
     if kind == "parquet":
-        return replace(_parquet_table(path, full, groups), stem=stem(path))
+        return _parquet_table(path, open_parquet_source(path, full))
     blocks = byte_blocks(full, path)
     table = json_table(path, blocks) if kind == "jsonl" else csv_table(path, blocks, kind, form)
     return replace(table, stem=stem(path))
@@ -55,18 +52,21 @@ def open_parquet_source(name: str, full: Path) -> pq.ParquetFile:
     with _parquet_faults(name):
         if (kind := other_kind_of(full)) is not None:
             raise UserError(f"{name}: is {kind}")
-        metadata = pq.read_metadata(full)
-        schema, shared = metadata.schema.to_arrow_schema(), _sharing(metadata)
-        # With a buffer, so that a large column chunk is not read into memory completely. As dictionaries, because a few bytes can
-        # stand for a long text in each of a million rows.
-        return pq.ParquetFile(
-            full,
-            metadata=metadata,
-            read_dictionary=[one.name for one in schema if is_text(one.type) and one.name not in shared],
-            buffer_size=_READ_BYTES,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
+        return _parquet(full, pq.read_metadata(full))
+
+
+def _parquet(source: Path | pa.NativeFile, metadata: pq.FileMetaData) -> pq.ParquetFile:
+    schema, shared = metadata.schema.to_arrow_schema(), _sharing(metadata)
+    # With a buffer, so that a large column chunk is not read into memory completely. As dictionaries, because a few bytes can
+    # stand for a long text in each of a million rows.
+    return pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=[one.name for one in schema if is_text(one.type) and one.name not in shared],
+        buffer_size=_READ_BYTES,
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
 
 
 def groups_of(root: Path, path: str, rows: int) -> list[tuple[int, int]] | None:
@@ -87,8 +87,18 @@ def _rows_of_groups(file: pq.ParquetFile) -> list[int]:
     return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
 
 
-def _parquet_table(name: str, full: Path, groups: tuple[int, int] | None) -> Table:
-    file = open_parquet_source(name, full)
+def open_groups(name: str, source: pa.NativeFile, groups: tuple[int, int]) -> Table:
+    """Some row groups of a Parquet file.
+
+    Args:
+        name: the file's path, for messages and as the source of its rows.
+        source: the file, open as long as the table is read.
+        groups: the first of them, and the one behind the last.
+    """
+    return _parquet_table(name, _parquet(source, pq.read_metadata(source)), groups)
+
+
+def _parquet_table(name: str, file: pq.ParquetFile, groups: tuple[int, int] | None = None) -> Table:
     metadata, rows_of = file.metadata, _rows_of_groups(file)
     first, stop = groups or (0, len(rows_of))
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
@@ -106,7 +116,7 @@ def _parquet_table(name: str, full: Path, groups: tuple[int, int] | None) -> Tab
         if before != (expected := sum(rows_of[:stop])):
             raise UserError(f"{name}: has {before} rows where its index says {expected}; write it again")
 
-    return Table(columns=file.schema_arrow.names, blocks=blocks)
+    return Table(columns=file.schema_arrow.names, blocks=blocks, stem=stem(name))
 
 
 def _sharing(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -137,4 +147,7 @@ def _parquet_faults(name: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
+        # Of a storage, which may answer the next time.
+        if "AWS Error" in str(error):
+            raise
         raise UserError(f"{name}: cannot be read as Parquet ({first_line(error)}); get or write it again") from None

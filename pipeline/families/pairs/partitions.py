@@ -10,8 +10,10 @@ So the result does not depend on the number of partitions, and no process holds 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -28,15 +30,15 @@ from pipeline.data import cleaning, schema
 from pipeline.data.dedup import Ledger
 from pipeline.data.readers import open_pairs
 from pipeline.data.readers.columns import Seen
-from pipeline.data.readers.formats import groups_of
+from pipeline.data.readers.formats import groups_of, open_groups
 from pipeline.data.readers.opening import locate
 from pipeline.data.scratch import database
 from pipeline.families.pairs.training_rows import KEPT_ROWS, Decided, TextFile, kept_rows, without_own_reasons
 from pipeline.storage.exchange import Exchange, Spread
-from pipeline.storage.object_store import found
+from pipeline.storage.object_store import found, opened
 
-# Rows of a chunk, about: what one process holds of the text.
-_CHUNK = 2**18
+# Rows of a chunk, about, and bytes: what one process holds of the text.
+_CHUNK, _CHUNK_BYTES = 2**18, 2**26
 _KEYS = ("p_high", "p_low", "h_high", "h_low")
 # A row of a chunk: its number in the chunk, its keys, and whether its premise belongs to the partition; otherwise it has no text.
 _ROWS = pa.schema([("row", pa.int32()), *((key, pa.uint64()) for key in _KEYS), ("own", pa.bool_()), *schema.RAW_PAIRS])
@@ -49,7 +51,10 @@ def decided_on_nodes(data: DataParams, ledger: Ledger, scratch: Path, spread: Sp
         ledger: has the development and test rows, and gets what `Ledger.overlap` needs.
         scratch: a file that may be written.
     """
-    specs, root = data.files.train, Path(data.root)
+    root = Path(data.root)
+    # Below the folder of the raw data, however params.yaml spells it.
+    places = [os.path.relpath(locate(root, spec.path), root.absolute()) for spec in data.files.train]
+    specs = [spec.model_copy(update={"path": place}) for spec, place in zip(data.files.train, places, strict=True)]
     items = [
         {"number": number, "source": source, "groups": groups, "raw": raw}
         for number, (source, groups, raw) in enumerate(
@@ -99,12 +104,11 @@ def _read(
     spec, seen = specs[source], Seen()
     dropped = np.zeros(len(cleaning.REASONS) + 1, np.int64)
     chunks = 0
-    with TemporaryDirectory(prefix="gausscse-") as folder, database(Path(folder) / "keys", threads=1) as connection:
-        # The name of the file is the source of its rows.
-        link = Path(folder) / "raw" / spec.path
-        link.parent.mkdir(parents=True)
-        link.symlink_to(found(raw))
-        rows = open_pairs(Path(folder) / "raw", spec, None if groups is None else (groups[0], groups[1]), seen)
+    with (
+        TemporaryDirectory(prefix="gausscse-") as folder,
+        database(Path(folder) / "keys", threads=1) as connection,
+        _opened(Path(folder) / "raw", spec, raw, groups, seen) as rows,
+    ):
         ledger = Ledger(connection)
         for whole in _chunked(without_own_reasons(rows, dropped)):
             exchange.write(f"read-{number}-{chunks}", _ROWS, _by_partition(whole, ledger.halves(whole), parts))
@@ -112,11 +116,25 @@ def _read(
     return {"dropped": dropped.tolist(), "seen": asdict(seen), "chunks": chunks}
 
 
+@contextmanager
+def _opened(root: Path, spec: FileSpec, raw: str, groups: Sequence[int] | None, seen: Seen) -> Iterator[Iterable[pa.RecordBatch]]:
+    if groups is not None:
+        # Of a storage on S3, only these row groups are read.
+        with opened(raw) as source:
+            yield open_pairs(root, spec, seen, lambda: open_groups(spec.path, source, (groups[0], groups[1])))
+        return
+    # The name of the file is the source of its rows.
+    link = root / spec.path
+    link.parent.mkdir(parents=True)
+    link.symlink_to(found(raw))
+    yield open_pairs(root, spec, seen)
+
+
 def _chunked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
-        if sum(map(len, held)) >= _CHUNK:
+        if sum(map(len, held)) >= _CHUNK or sum(batch.nbytes for batch in held) >= _CHUNK_BYTES:
             yield pa.Table.from_batches(held)
             held = []
     if held:
