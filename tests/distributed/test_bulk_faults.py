@@ -102,7 +102,7 @@ def test_a_part_whose_process_always_dies_is_given_up(project: Path, tmp_path: P
     assert len(killed) == 3
     assert process.returncode == 2
     expected = (
-        "error: corpus.parquet: every process that encodes rows 0 to 15999 dies (tried 3 times; out of memory?); "
-        "what is encoded is kept, the next run goes on with the rest\n"
+        "error: corpus.parquet: rows 0 to 15999: every process that works on it dies (tried 3 times; out of memory?); "
+        "what is finished is kept, the next run goes on with the rest\n"
     )
     assert err == expected, said
