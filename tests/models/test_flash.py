@@ -137,7 +137,6 @@ def test_gradient_caching_draws_the_same_dropout_again(tmp_path: Path, kernel: K
         torch.testing.assert_close(found[name], found[f"plain.{name}"], rtol=1e-9, atol=1e-11, msg=name)
 
 
-@pytest.mark.faults
 def test_a_modernbert_is_trained_resumed_saved_and_encodes(
     tmp_path: Path, kernel: Kernel | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def generated_pairs(*sources: Callable[[], Iterator[Row]]) -> RawRows:
 
 
 def open_pairs(
-    root: Path, spec: FileSpec | HubSpec | StsSpec, seen: Seen | None = None, part: Callable[[], Table] | None = None
+    root: Path, spec: FileSpec | HubSpec | StsSpec, seen: Seen | None = None, groups: Callable[[], Table] | None = None
 ) -> RawRows:
     """Pairs, or graded pairs, from one file or one data set.
 
@@ -57,7 +57,7 @@ def open_pairs(
         root: the folder of all raw data.
         spec: names a file under `root`, or the split of a data set: a folder under `root`, or a hub id at `spec.revision`.
         seen: where to note what was seen, if somebody else checks the whole file.
-        part: opens the part of the file that is read; None: the file.
+        groups: opens the row groups that are read; None: the whole file is.
 
     Raises:
         UserError: the file is outside `root`, is missing or unreadable, or lacks a column; the data set, its revision,
@@ -66,8 +66,8 @@ def open_pairs(
     name = spec.name if isinstance(spec, HubSpec) else spec.path
 
     def opened() -> Table:
-        if part is not None:
-            return part()
+        if groups is not None:
+            return groups()
         return open_split(root, spec) if isinstance(spec, HubSpec) else open_table(root, spec.path, spec)
 
     with reading(name):
