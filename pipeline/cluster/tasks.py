@@ -117,7 +117,7 @@ def _run(
 
 @dataclass(frozen=True, slots=True)
 class NodesSpread:
-    """A `pipeline.storage.exchange.Spread`: the nodes of a session. Finished tasks are not done again, whoever asks.
+    """A `pipeline.storage.exchange.Spread`: the nodes of a session. Finished tasks are not done again.
 
     Args:
         parts: as there; each task of a partition takes some hundred bytes of memory for each of its rows.

@@ -106,7 +106,7 @@ class FetchedShards(Sequence[Shard]):
             self.drop()
 
     def drop(self) -> None:
-        """Let the shards be removed for which there is no room."""
+        """Let shards be removed to make room."""
         if self._limited:
             self._mapped.clear()
         self._held.close()

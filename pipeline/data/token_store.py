@@ -271,7 +271,7 @@ class Reading:
     """
 
     def __init__(self, directory: Path, *, shards: bool = True) -> None:
-        """Note what the files are now, or only those that are no shards, before the store is opened."""
+        """Note what the files are now, or only those other than shards, before the store is opened."""
         manifest = read_manifest(directory)
         left_out = set[str]() if shards else set(shard_names(manifest))
         self.directory, self._sums = directory, {name: key for name, key in manifest["sha256"].items() if name not in left_out}

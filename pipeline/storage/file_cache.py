@@ -72,7 +72,7 @@ class FileCache:
             os.utime(self.folder / name, ns=(time.time_ns(), self._read[name][2]))
 
     def bring(self, names: Collection[str], soon: Mapping[str, int]) -> bool:
-        """Fetch files ahead of time, unless there is no room for them.
+        """Fetch files ahead of time, as far as they have room.
 
         Args:
             soon: file → when it is needed. Those that are needed before these, or with them, make no room.

@@ -13,7 +13,7 @@ from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, owner
 
 def test_without_a_cluster_or_with_little_data_a_stage_runs_here(tmp_path: Path) -> None:
     large, small = {tmp_path / "a": _LARGE}, {tmp_path / "a": _LARGE - 1}
-    # No cluster answers there: whoever asked it would raise.
+    # No cluster answers there, so asking one would raise an error.
     for address, files in ((None, large), ("10.255.255.1:6379", small)):
         with spread_for("prepare", ClusterParams(address=address), files, {}) as spread:
             assert spread is None

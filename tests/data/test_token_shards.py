@@ -104,7 +104,7 @@ def test_a_shard_that_is_missing_or_damaged_is_one_line(store: Path) -> None:
         fetched[7 * OF]
     with pytest.raises(StorageError, match=r"sentences/00008\.arrow differs from what was sent"):
         fetched[8 * OF]
-    # In the background it is no error: the step that needs it says so.
+    # The background thread does not report it: the step that needs it does.
     shards.plan(lambda step: np.array([step * OF], dtype=np.int32), SHARDS)
     for step in range(7):
         with shards.at(step):

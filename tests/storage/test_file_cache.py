@@ -167,7 +167,7 @@ def test_a_file_that_was_changed_is_found() -> None:
     for look in (cache.check, lambda: use(cache, 0)):
         with pytest.raises(RunError, match=f"{NAMES[0]}: has changed while it was read, so no result counts"):
             look()
-    # With its time put back, only its content tells.
+    # Its time is put back, so only its content shows the change.
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     cache.check()
     with pytest.raises(RunError, match=NAMES[0]):
